@@ -2,7 +2,7 @@
 
 Runs the main job, the tables by task and the comparison of engines, and replaces the README's blocks between
 ``<!-- NAME -->`` and ``<!-- end -->``. With ``--check`` the README stays, and the command fails if a ratio in it lies
-outside the interval measured now. The machine must be idle; two cores need about fifteen minutes.
+outside the interval measured now. The machine must be idle; two cores need about twenty minutes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from pathlib import Path
 from experiments.first_page.drawings import Line, recording, tokens_by_pass
 from specexp.bench.observers import steps_of
 from specexp.bench.record import PromptRecord, read_records
+from specexp.bench.statistics import paired_speedup
+from specexp.config import arms_of, load_config, missing_engine
 from specexp.models.pair import load_pair
 
 README, PICTURES = Path("README.md"), Path("docs/pictures")
-STUDY, CONTEST = Path("runs/tree_shape"), Path("runs/smollm2")
+STUDY, COMPARISON = Path("runs/tree_shape"), Path("runs/compare")
 MAIN_JOB = "python -m specexp.sweep experiments/tree_shape.yaml"
 BY_TASK = ("workloads", "structured")
 """The experiments with a row for each task."""
-ENGINES = (
-    "python -m experiments.passes.contest experiments/passes/smollm2.yaml "
-    "--profile.prompts 3 --profile.repeats 6 --profile.max_new_tokens 32"
-)
+ENGINES = Path("experiments/engines/compare.yaml")
+GGUF = "python -m experiments.passes.gguf_writer smollm2 models/smollm2 --precision bf16"
+ARMS = {
+    "specexp": ("plain", "specexp, prompt lookup and Token Recycling"),
+    "vLLM": ("vLLM, plain", "vLLM, n-grams"),
+    "vLLM, our drafts": ("vLLM, plain", "vLLM, smollm2:tree"),
+    "llama.cpp": ("llama.cpp, plain", "llama.cpp, n-grams"),
+    "OpenVINO GenAI": ("OpenVINO GenAI, plain", "OpenVINO GenAI, prompt lookup"),
+    "Hugging Face": ("Hugging Face, plain", "Hugging Face, prompt lookup"),
+}
+"""Plain and speculative arm of each row in the table of engines."""
 RATIO = re.compile(r"(\d+\.\d+)x \[(\d+\.\d+), (\d+\.\d+)\]")
 BLOCK = re.compile(r"<!-- (?P<name>[a-z ]+) -->(?P<content>.*?)<!-- end -->", re.DOTALL)
 
@@ -102,18 +111,26 @@ def tokens_picture(records: Sequence[PromptRecord], winner: str) -> str:
     return tokens_by_pass(panels)
 
 
-def engines(file: Path) -> str:
-    """Return the sentence on plain decoding by llama.cpp, from the table ``steps.csv``."""
-    with file.open(encoding="utf-8", newline="") as content:
-        plain = {
-            one["backend"]: float(one["over the fastest plain"])
-            for one in csv.DictReader(content)
-            if one["arm"] == "plain decoding"
-        }
-    bfloat16, blocks = (
-        f"{plain[f'llama.cpp{name}'] / plain[own]:.2f}x" for name, own in (("", "compiled"), (" Q4_1", "packed"))
-    )
-    return f"llama.cpp reaches {bfloat16} of our speed in bfloat16 and {blocks} in Q4_1 (`--pair.mode packed`)"
+def engine_lines() -> list[PromptRecord]:
+    """Run the comparison of engines with those that are installed here, and return its records."""
+    usable = [arm.name for arm in arms_of(load_config(ENGINES)) if not missing_engine(arm.config)]
+    lines_of(GGUF)
+    lines_of(f"python -m specexp.run {ENGINES} --arms {','.join(usable)}")
+    return read_records(COMPARISON / "records.jsonl")
+
+
+def engines(records: Sequence[PromptRecord]) -> str:
+    """Return the table of engines: their speeds over our plain decoding, or why one has none."""
+    rows = [["engine", "plain, over ours", "with drafts, over our plain"]]
+    for name, arms in ARMS.items():
+        cells = []
+        for arm in arms:
+            own = [one for one in records if one.arm == arm]
+            failed = next((one.error.partition("\n")[0] for one in own if one.error), "")
+            speedup = paired_speedup(records, arm, "plain")
+            cells.append("1" if arm == "plain" else "not installed" if not own else failed or speedup.unlabeled)
+        rows.append([name, *cells])
+    return aligned(rows)
 
 
 def replaced(page: str, blocks: Mapping[str, str]) -> str:
@@ -152,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = lines_of(MAIN_JOB)
     for name in BY_TASK:
         lines_of(f"python -m specexp.run experiments/{name}.yaml")
-    lines_of(ENGINES)
+    compared = engine_lines()
     trees = {
         "tree": "",
         "nodes": ".3g",
@@ -178,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "ratio": table[1][4],
         "main job": _code(question, aligned(table), *answer),
         "by task": _code(aligned([heads, *(row for row in rows if row != heads)])),
-        "engines": engines(CONTEST / "steps.csv"),
+        "engines": _code(engines(compared)),
     }
     page = README.read_text(encoding="utf-8")
     if wrong := deviations(page, blocks):

@@ -1,8 +1,11 @@
 """The script that writes the README's figures: its blocks, its comparison, and its pictures."""
 
+import re
+
 import pytest
 
 from experiments.first_page.__main__ import BLOCK, README, aligned, deviations, engines, replaced, rows_of
+from tests.helpers.made_records import record
 
 pytestmark = pytest.mark.unit
 
@@ -53,12 +56,20 @@ def test_a_table_of_results_becomes_aligned_text(tmp_path):
     ]
 
 
-def test_the_sentence_on_engines_has_their_plain_speed_over_ours(tmp_path):
-    file = tmp_path / "steps.csv"
-    file.write_text(
-        "backend,arm,over the fastest plain\ncompiled,plain decoding,0.6\npacked,plain decoding,1\n"
-        "llama.cpp,plain decoding,0.3\nllama.cpp Q4_1,plain decoding,0.5\nllama.cpp Q4_1,tree,0.4\n"
-    )
-    assert engines(file) == (
-        "llama.cpp reaches 0.50x of our speed in bfloat16 and 0.50x in Q4_1 (`--pair.mode packed`)"
-    )
+def test_each_engine_is_compared_with_our_plain_decoding_or_its_row_says_why_not():
+    def answers(arm, seconds, **given):
+        return [record(arm, prompt, seconds, **given) for prompt in range(2)]
+
+    records = [
+        *answers("plain", 1.0),
+        *answers("specexp, prompt lookup and Token Recycling", 0.5),
+        *answers("vLLM, plain", 2.0),
+        *answers("vLLM, n-grams", 1.0, error="EngineError: it exited with status 1"),
+    ]
+    rows = [re.split(" {2,}", line) for line in engines(records).splitlines()]
+    assert rows[1:5] == [
+        ["specexp", "1", "2.00x [2.00, 2.00]"],
+        ["vLLM", "0.50x [0.50, 0.50]", "EngineError: it exited with status 1"],
+        ["vLLM, our drafts", "0.50x [0.50, 0.50]", "not installed"],
+        ["llama.cpp", "not installed", "not installed"],
+    ]
