@@ -108,11 +108,13 @@ def _act(
     check_here(config)
     folder = _folder_of(config)
     check_run_folder(config, folder)
+    missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]
     if dry_run:
         _rehearse(config)
-        missing = (missing_engine(arm.config) for arm in arms if arm.reference is None)
-        print(*(arm.title for arm in arms), *filter(None, missing), sep="\n")
+        print(*(arm.title for arm in arms), *missing, sep="\n")
         return 0
+    if missing:
+        raise ConfigError(missing[0])
     if cluster is not None:
         return run_shards("specexp.run", typed, cluster, folder, config)
     if shard is None:

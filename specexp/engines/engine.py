@@ -115,6 +115,11 @@ class ForeignEngine(metaclass=Checked):
         return self.version != NOT_INSTALLED
 
     @property
+    def files(self) -> Sequence[str]:
+        """Files that the engine reads itself, beside the models of the pair."""
+        return ()
+
+    @property
     @abstractmethod
     def restart_key(self) -> Hashable:
         """The settings that only a restart can change. Objects with the same key share one running engine."""

@@ -344,6 +344,11 @@ class LlamaCppServer(HttpEngine):
     def restart_key(self) -> Hashable:
         return self.settings, self.target, self.program, self.threads, max(self.loads)
 
+    @property
+    @override
+    def files(self) -> Sequence[str]:
+        return [file for file in (self.target, self.settings.spec_draft_model) if file is not None]
+
     @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
         # at temperature 0 alone, its sort for top_k decides between equal logits; top_k 1 takes the lowest id

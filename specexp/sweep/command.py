@@ -80,7 +80,10 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         show(config, possible, console)
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)
-    for sentence in _remarks(config, settings):
+    missing = missing_engine(config)
+    if missing and not dry_run:
+        raise ConfigError(missing)
+    for sentence in filter(None, (missing, *_remarks(config, settings))):
         console.print(sentence, markup=False)
     if dry_run:
         return 0
@@ -136,8 +139,6 @@ def _check_folders(config: StudyConfig, settings: Sweep) -> None:
 
 
 def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
-    if missing := missing_engine(config):
-        yield missing
     if left := settings.known[settings.n_trials :]:
         names = ", ".join(known.name for known in left)
         yield f"Not measured, because sweep.n_trials is {settings.n_trials}: {names}."

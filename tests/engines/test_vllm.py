@@ -5,11 +5,13 @@ Its environment needs vLLM and, by ``pip install --no-deps``, specexp.
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from specexp.commands.run import main
 from specexp.config import load_config, missing_engine
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.vllm import PROPOSER
@@ -66,6 +68,25 @@ def test_an_engine_that_is_not_installed_is_named_before_the_run(tmp_path, engin
         f"{file}: engine: {name} is not installed here, so it cannot start."
     )
     assert missing_engine(load_config(file, ["--engine", "null"])) == ""
+
+
+@pytest.mark.parametrize(
+    "given", [{"target": "no.gguf"}, {"settings": {"spec_type": "draft-simple", "spec_draft_model": "no.gguf"}}]
+)
+def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_path, given, capsys) -> None:
+    program = Path(sys.executable)
+    (tmp_path / "here.gguf").touch()
+    init = {"program": str(program), "target": str(tmp_path / "here.gguf"), **given}
+    engine = {"class_path": "LlamaCppServer", "init_args": init}
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        yaml.safe_dump({"question": "Which?", "verifier": "Greedy", "arms": {"theirs": {"engine": engine}}})
+    )
+    sentence = "mine.yaml: arms.theirs: engine: LlamaCppServer needs no.gguf, which does not exist, so it cannot start."
+    assert main([str(file), "--dry-run", "--output", str(tmp_path / "runs")]) == 0
+    assert sentence in capsys.readouterr().out
+    assert main([str(file), "--output", str(tmp_path / "runs")]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_plain_decoding_is_the_same_engine_without_speculation() -> None:
