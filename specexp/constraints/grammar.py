@@ -49,35 +49,51 @@ class ConstraintError(ValueError):
 
 
 class GrammarConstraint(Constraint):
-    """A constraint by one of llguidance's matchers. A step's masks and forced text are kept until its tokens are
-    committed."""
+    """A constraint by one of llguidance's matchers. The findings of a step are kept until its tokens are committed."""
 
-    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer, eos_token_ids: frozenset[int]) -> None:
         self.eos_token_ids = eos_token_ids
         self._matcher = matcher
-        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
         self._path: list[int] = []  # the matcher has read these tokens after the committed ones
-        self._masks: dict[tuple[int, ...], NDArray[np.uint8] | None] = {}
+        self._allowed: set[tuple[int, ...]] = set()  # paths
         self._forced: dict[tuple[int, ...], list[int]] = {}
+        self._common: list[int] = []  # tokens of the last mask with many
 
     @override
     def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
-        key = tuple(path)
-        if key not in self._masks:
-            bits = self._matcher.compute_bitmask() if self._go(path) else None
-            self._masks[key] = None if bits is None else np.frombuffer(bits, np.uint8)
-        return self._masks[key]
+        return np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if self._go(path) else None
 
     @override
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
-        return self._matcher.validate_tokens(list(tokens)) if self._go(path) else 0
+        for count, token in enumerate(tokens):
+            before = (*path, *tokens[:count])
+            if (*before, token) not in self._allowed:
+                # where text is forced, the mask has one token, but the matcher takes others that spell the text too
+                if not self._go(before) or self._matcher.compute_ff_tokens()[:1] not in ([], [token]):
+                    return count
+                if not self._matcher.try_consume_tokens([token]):
+                    return count
+                self._path.append(token)
+                self._allowed.add((*before, token))
+        return len(tokens)
+
+    @override
+    def some(self, path: Sequence[int], most: int) -> list[int]:
+        # in strings and numbers, the same few tokens nearly always show that there are many
+        free = len(self._common) >= most and self._go(path) and not self._matcher.compute_ff_tokens()
+        if free and all(self._matcher.validate_tokens([token]) for token in self._common):
+            return self._common[:most]
+        tokens = super().some(path, most)
+        self._common = tokens if len(tokens) == most else self._common
+        return tokens
 
     @override
     def forced(self, path: Sequence[int]) -> list[int]:
         key = tuple(path)
         if key not in self._forced:
             # compute_ff_tokens() leaves out the end of the text, which is nearly always right
-            text = self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
+            text = self._vocabulary.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
             # the rest of the text is forced after each of its tokens
             self._forced |= {(*key, *text[:at]): text[at:] for at in range(len(text) + 1)}
         return self._forced[key]
@@ -87,16 +103,18 @@ class GrammarConstraint(Constraint):
         if not self._go([token for token in tokens if token not in self.eos_token_ids]):  # nothing follows EOS
             raise ValueError(f"the constraint does not allow the tokens {list(tokens)} at this place")
         self._path = []
-        self._masks.clear()
+        self._allowed.clear()
         self._forced.clear()
 
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to a path, and return whether all of it is allowed."""
-        known = self._path
-        common = next((at for at, (a, b) in enumerate(zip(known, path, strict=False)) if a != b), None)
-        common = min(len(known), len(path)) if common is None else common
-        if len(known) > common:
-            self._matcher.rollback(len(known) - common)
+        common = 0
+        for known, token in zip(self._path, path, strict=False):
+            if known != token:
+                break
+            common += 1
+        if len(self._path) > common:
+            self._matcher.rollback(len(self._path) - common)
         rest = list(path[common:])
         taken = self._matcher.try_consume_tokens(rest) if rest else 0
         self._path = list(path[: common + taken])

@@ -40,7 +40,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of the tokens, one after the other, are allowed after an allowed path."""
+        """Return how many of the tokens, one after the other, are in the masks after a path. It is cheap."""
 
     @abstractmethod
     def forced(self, path: Sequence[int]) -> list[int]:
@@ -53,6 +53,16 @@ class Constraint(ABC):
     def commit(self, tokens: Sequence[int]) -> None:
         """Append allowed tokens to the output; raises ``ValueError`` if one is not allowed."""
 
+    def some(self, path: Sequence[int], most: int) -> list[int]:
+        """Return ``most`` of the tokens allowed after a path, or all of them if there are fewer."""
+        mask = self.mask(path)
+        return [] if mask is None else list(map(int, tokens_in(mask)[:most]))
+
+
+def tokens_in(mask: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the tokens of a mask, in ascending order."""
+    return np.flatnonzero(np.unpackbits(mask, bitorder="little").view(bool))
+
 
 def masked(constraint: Constraint | None, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
     """Return ``[n + 1, V]`` logits of a tree, with ``-inf`` for tokens that are not allowed after their rows.
@@ -61,25 +71,20 @@ def masked(constraint: Constraint | None, tree: TokenTree, logits: torch.Tensor)
     """
     if constraint is None:
         return logits
-    return mask_rows([constraint.mask(path_tokens(tree, row)) for row in range(len(logits))], logits)
-
-
-def path_tokens(tree: TokenTree, row: int) -> list[int]:
-    """Return the tokens from depth 1 down to a row."""
-    tokens: list[int] = tree.tokens[list(tree.shape.path(row))].tolist()
-    return tokens
-
-
-def mask_rows(masks: Sequence[NDArray[np.uint8] | None], logits: torch.Tensor) -> torch.Tensor:
-    """Return ``[m, V]`` logits under the masks of their rows. Without allowed tokens a row keeps its logits."""
     import torch
 
     rows, vocab_size = logits.shape
     everything = np.full(-(-vocab_size // 8), 255, dtype=np.uint8)
+    masks = [constraint.mask(path_tokens(tree, row)) for row in range(rows)]
     packed = [everything if mask is None or not mask.any() else mask[: len(everything)] for mask in masks]
     # adding a table's rows takes a quarter of the time of masked_fill
     bias = _BIAS.take(np.concatenate(packed), axis=0).reshape(rows, -1)[:, :vocab_size]
     return logits + torch.from_numpy(bias).to(logits)
+
+
+def path_tokens(tree: TokenTree, row: int) -> list[int]:
+    """Return the tokens from depth 1 down to a row."""
+    return [int(tree.tokens[node]) for node in tree.shape.path(row)]
 
 
 def constrained(constraint: Constraint, request: Request, answer: Candidates) -> Candidates:

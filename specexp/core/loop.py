@@ -162,6 +162,8 @@ class _GrowingTree:
         drafting = self._drafting
         with drafting_for(drafting.context.sequence):
             try:
+                if answer is not None and self.question is not None and drafting.context.constraint is not None:
+                    answer = constrained(drafting.context.constraint, self.question[2], answer)
                 request = self._build.send(answer)
                 while drafting.stops(request, self.pass_tokens):
                     request = self._build.send(None)
@@ -189,13 +191,11 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
         else:
             answers = drafter.propose_together([question for _, question in growing])
         share = (perf_counter() - started) / len(growing)
-        for (tree, (_, context, request)), answer in zip(growing, answers, strict=True):
+        for (tree, _), answer in zip(growing, answers, strict=True):
             if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
                 raise TypeError(f"{type(drafter).__name__}.propose must return Candidates, got {type(answer).__name__}")
             tree.pass_tokens += answer.pass_tokens
             tree.draft_seconds += share
-            if context.constraint is not None:
-                answer = constrained(context.constraint, request, answer)
             tree.advance(answer)
     return [Draft(tree.tree, tree.pass_tokens, tree.draft_seconds, tree.build_seconds) for tree in trees]
 

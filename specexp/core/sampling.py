@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specexp.core.constraint import Constraint, mask_rows, path_tokens
+from specexp.core.constraint import Constraint, path_tokens, tokens_in
 from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -94,11 +94,14 @@ def allowed_after(
     """
 
     def token_after(row: int) -> int:
-        # by the mask, as in sampling: where text is forced it has one token, but other tokens spell the text too
-        mask = None if constraint is None else constraint.mask(path_tokens(tree, row))
-        if mask is None or mask[tokens[row] // 8] >> tokens[row] % 8 & 1:
+        path = [] if constraint is None else path_tokens(tree, row)
+        if constraint is None or constraint.allowed(path, tokens[row : row + 1]):
             return tokens[row]
-        return highest(mask_rows([mask], logits[row : row + 1])[0])
+        mask = constraint.mask(path)
+        if mask is None or not mask.any():  # no token counts after a row that is not allowed, or ends the output
+            return tokens[row]
+        allowed = tokens_in(mask)
+        return int(allowed[highest(logits[row, allowed])])
 
     return token_after
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -46,9 +45,5 @@ class Grammar(Drafter):
             return []
         if forced := context.constraint.forced(path):
             return forced[:1]
-        mask = context.constraint.mask(path)
-        # every byte with a bit allows a token, so most masks need not be unpacked
-        if mask is None or np.count_nonzero(mask) > self.candidates:
-            return []
-        tokens: list[int] = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+        tokens = context.constraint.some(path, self.candidates + 1)
         return tokens if len(tokens) <= self.candidates else []

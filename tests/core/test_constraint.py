@@ -113,14 +113,18 @@ def test_the_output_is_that_of_constrained_plain_decoding(name: str, verifier: A
 
 
 def test_passes_that_choose_tokens_give_the_output_of_masked_logits() -> None:
-    """Their best token is taken where it is allowed. Only rows on the accepted path are asked for."""
+    """Their best token is taken where it is allowed. Only rows where it is not are masked."""
     model = family_model("Llama", vocab_size=V)
-    asked: list[int] = []
+    asked: list[tuple[list[int], int | None]] = []
 
     class Watched(Rule):
         def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
-            asked.append(len(path))
+            asked.append(([*path], None))
             return super().mask(path)
+
+        def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
+            asked.append(([*path], super().allowed(path, tokens)))
+            return super().allowed(path, tokens)
 
     outputs = []
     for runtime in (LanguageModel(model), CompiledModel(model)):
@@ -131,7 +135,9 @@ def test_passes_that_choose_tokens_give_the_output_of_masked_logits() -> None:
     free = Decoder(CompiledModel(model)).generate(PROMPT, max_new_tokens=24).token_ids
     assert outputs == [outputs[0]] * 4
     assert outputs[0] != free[: len(outputs[0])], "the rule forbids some best tokens"
-    assert len(asked) == result.steps + result.accepted_drafts
+    masks = [at for at, (_, count) in enumerate(asked) if count is None]
+    assert [asked[at - 1] for at in masks] == [(asked[at][0], 0) for at in masks]
+    assert 0 < len(masks) < result.steps + result.accepted_drafts
 
 
 def law(count: int) -> dict[tuple[int, ...], float]:
