@@ -232,14 +232,14 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
     """Raise ConfigError if a prompt and its answers do not fit in the target's context, or its constraint is wrong."""
-    from specexp.constraints.grammar import ConstraintError, compiler_of
+    from specexp.constraints.grammar import ConstraintError, constraint_of
     from specexp.core.cache import context_limit
 
     for prompt in prompts:
         if prompt.structured_outputs is not None:
             size = pair.target.config.get_text_config().vocab_size
             try:
-                compiler_of(pair.tokenizer, size, frozenset()).constraint(prompt.structured_outputs)
+                constraint_of(prompt.structured_outputs, pair.tokenizer, size, frozenset())
             except ConstraintError as error:
                 place = ".".join(("structured_outputs", *error.key))
                 raise config.checker.error(

@@ -25,7 +25,7 @@ from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
 from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
 from specexp.config import Config, build_pair, build_reasoning, build_task_items, is_multi_sequence
-from specexp.constraints.grammar import compiler_of
+from specexp.constraints.grammar import constraint_of
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.core.constraint import Constraint
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
@@ -72,6 +71,7 @@ class DecoderArm(LearningArm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         sources, generation = Sources(self.parts.drafter), self.generation
+        spec, size = prompt.structured_outputs, self.decoder.model.vocab_size
         context: list[int] = []
         results: list[GenerationResult] = []
         times = StepTimes(modelled)
@@ -87,7 +87,7 @@ class DecoderArm(LearningArm):
                 sequence=sequence_name(prompt, sample),
                 continue_conversation=turn > 0,
                 stop_at_repetition=generation.stop_at_repetition,
-                constraint=self._constraint(prompt),
+                constraint=None if spec is None else constraint_of(spec, self.tokenizer, size, self._ends),
                 observers=[*self.observers, sources, times],
             )
             results.append(result)
@@ -105,12 +105,6 @@ class DecoderArm(LearningArm):
             sources=tuple(sources.found),
             nodes_by_source={name: (count, sources.accepted[name]) for name, count in sources.nodes.items()},
         )
-
-    def _constraint(self, prompt: Prompt) -> Constraint | None:
-        if prompt.structured_outputs is None:
-            return None
-        compiler = compiler_of(self.tokenizer, self.decoder.model.vocab_size, self._ends)
-        return compiler.constraint(prompt.structured_outputs)
 
 
 class LiveBackend(Backend):

@@ -9,9 +9,10 @@ triton (286 MB) on a CPU too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,9 @@ _SEPARATORS: JsonCompileOptions = {
     "key_separator": ": ",
 }
 """JSON is written on one line as Python's ``json.dumps`` does. White space that may be anything would force nothing."""
-# keys of a schema with other schemas by name, in a list, and alone
+# keys of a schema that hold schemas by name, of which the first two are definitions, and keys that hold values
 _NAMED = ("$defs", "definitions", "properties", "patternProperties")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties")
-_compilers: WeakKeyDictionary[PreTrainedTokenizerBase, Compiler] = WeakKeyDictionary()
+_VALUES = ("const", "enum", "default", "examples")
 
 
 class ConstraintError(ValueError):
@@ -121,112 +120,80 @@ class GrammarConstraint(Constraint):
         return taken == len(rest)
 
 
-class Compiler:
-    """Makes constraints for a tokenizer. Preparing the vocabulary takes a second, so :func:`compiler_of` keeps it.
-
-    Raises:
-        ConstraintError: llguidance cannot read the tokenizer.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozenset[int]) -> None:
-        from llguidance.hf import from_tokenizer
-
-        self.vocab_size, self.eos_token_ids = vocab_size, eos
-        try:
-            ends = sorted(eos) or None
-            self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=ends)
-        except (ValueError, TypeError) as error:
-            raise ConstraintError(
-                f"constraints need a fast tokenizer, got {type(tokenizer).__name__} ({first_line(error)})"
-            ) from error
-
-    def constraint(self, spec: Mapping[str, Any]) -> GrammarConstraint:
-        """Return a new constraint, for one output.
-
-        Args:
-            spec: one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
-                ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF).
-
-        Raises:
-            ConstraintError: the constraint cannot be read. Its key leads to the part of a schema at fault.
-        """
-        from llguidance import LLMatcher
-
-        if len(spec) != 1 or not spec.keys() <= set(KINDS):
-            raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
-        ((kind, value),) = spec.items()
-        if why := self._fault(kind, value):
-            inside = self._faults_inside(value, value) if kind == "json" and isinstance(value, dict) else iter(())
-            key, why = next(inside, ((), why))
-            raise ConstraintError(why, (kind, *key))
-        matcher = LLMatcher(self._tokenizer, _grammar(kind, value), log_level=0)
-        return GrammarConstraint(matcher, self._tokenizer, self.eos_token_ids)
-
-    def _fault(self, kind: str, value: Any) -> str:
-        """Return in one line why llguidance cannot read a constraint; empty if it can."""
-        from llguidance import LLMatcher
-
-        try:
-            found = LLMatcher.validate_grammar(_grammar(kind, value), self._tokenizer)
-        except (ValueError, TypeError) as error:
-            found = str(error)
-        return " ".join(found.split())
-
-    def _faults_inside(self, part: Any, schema: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the places in a schema that cannot be read by themselves, deepest first, each with the reason."""
-        shared = {name: schema[name] for name in _NAMED[:2] if name in schema}
-        for place, inner in _schemas_in(part):
-            for deeper, why in self._faults_inside(inner, schema):
-                yield (*place, *deeper), why
-            if why := self._fault("json", {**shared, **inner}):
-                yield place, why
-
-
-def compiler_of(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozenset[int]) -> Compiler:
-    """Return the compiler of a tokenizer, made on first use.
+def constraint_of(
+    spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozenset[int]
+) -> GrammarConstraint:
+    """Return a new constraint, for one output.
 
     Args:
+        spec: one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
+            ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF).
         vocab_size: of the model, which may be larger than the tokenizer's.
         eos: tokens that end an output.
+
+    Raises:
+        ConstraintError: the constraint or the tokenizer cannot be read. The key leads to the part of a schema at fault.
     """
-    found = _compilers.get(tokenizer)
-    if found is None or (found.vocab_size, found.eos_token_ids) != (vocab_size, eos):
-        found = _compilers[tokenizer] = Compiler(tokenizer, vocab_size, eos)
-    return found
+    vocabulary = vocabulary_of(tokenizer, vocab_size, eos)
+    if len(spec) != 1 or not spec.keys() <= set(KINDS):
+        raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
+    ((kind, value),) = spec.items()
+    try:
+        matcher = _matcher(kind, value, vocabulary)
+    except ConstraintError:
+        for place, schema in _schemas_in(value) if kind == "json" else ():
+            _matcher(kind, schema, vocabulary, place)  # raises at the deepest schema that cannot be read by itself
+        raise
+    return GrammarConstraint(matcher, vocabulary, eos)
 
 
-def call_grammar(schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the grammar (Lark) of a call ``{"name": ..., "arguments": ...}`` of one of several functions.
+@lru_cache(maxsize=2)
+def vocabulary_of(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozenset[int]) -> LLTokenizer:
+    """Return llguidance's form of a tokenizer, as in :func:`constraint_of`. It takes a second, so it is kept."""
+    from llguidance.hf import from_tokenizer
 
-    Args:
-        schemas: JSON schema of each function's arguments, by the function's name.
-    """
-    lines = [f"start: {' | '.join(f'call_{number}' for number in range(len(schemas)))}"]
-    for number, (name, schema) in enumerate(schemas.items()):
-        head = json.dumps(f'{{"name": "{name}", "arguments": ')
-        lines.append(f'call_{number}: {head} %json {json.dumps({"x-guidance": _SEPARATORS, **schema})} "}}"')
-    return "\n".join(lines)
-
-
-def _schemas_in(part: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield the schemas directly inside a schema, each with its place."""
-    for key, value in part.items():
-        found: list[tuple[tuple[str, ...], Any]]
-        if key in _NAMED and isinstance(value, dict):
-            found = [((key, name), inner) for name, inner in value.items()]
-        elif key in _LISTED and isinstance(value, list):
-            found = [((key, str(number)), inner) for number, inner in enumerate(value)]
-        else:
-            found = [((key,), value)] if key in _SINGLE else []
-        yield from ((place, inner) for place, inner in found if isinstance(inner, dict))
+    try:
+        return from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=sorted(eos) or None)
+    except (ValueError, TypeError) as error:
+        raise ConstraintError(
+            f"constraints need a fast tokenizer, got {type(tokenizer).__name__} ({first_line(error)})"
+        ) from error
 
 
-def _grammar(kind: str, value: Any) -> str:
+def _matcher(kind: str, value: Any, vocabulary: LLTokenizer, place: tuple[str, ...] = ()) -> LLMatcher:
     from llguidance import LLMatcher, grammar_from
 
-    if kind == "json_object":
-        kind, value = "json", {"type": "object"}
-    if kind == "json":
-        schema = json.loads(value) if isinstance(value, str) else value
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SEPARATORS)
-    return grammar_from(kind, json.dumps(value) if kind == "choice" else value)  # type: ignore[arg-type]
+    try:
+        if kind in ("json", "json_object"):
+            schema = json.loads(value) if isinstance(value, str) else value
+            schema = {"type": "object"} if kind == "json_object" else schema
+            grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SEPARATORS)
+        else:
+            grammar = grammar_from(kind, json.dumps(value) if kind == "choice" else value)  # type: ignore[arg-type]
+        matcher = LLMatcher(vocabulary, grammar, log_level=0)
+        fault = matcher.get_error()
+    except (ValueError, TypeError) as error:
+        fault = str(error)
+    if fault:
+        raise ConstraintError(" ".join(fault.split()), (kind, *place))
+    return matcher
+
+
+def _schemas_in(
+    part: Any, place: tuple[str, ...] = (), around: Mapping[str, Any] = MappingProxyType({}), named: bool = False
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the schemas in a schema, deepest first, each with its place and the definitions ``around`` it.
+
+    Args:
+        named: whether the part holds schemas by name, and is not a schema itself.
+    """
+    if isinstance(part, dict):
+        inside: Iterable[tuple[Any, Any]] = part.items()
+        around = {**around, **{name: part[name] for name in _NAMED[:2] if name in part}}
+    else:
+        inside = enumerate(part) if isinstance(part, list) else ()
+    for key, inner in inside:
+        if named or key not in _VALUES:
+            yield from _schemas_in(inner, (*place, str(key)), around, not named and key in _NAMED)
+    if isinstance(part, dict) and not named:
+        yield place, {**around, **part}

@@ -51,7 +51,7 @@ class OwnPrompts(PromptSet):
     chat messages up to the user's last one, including the system prompt and earlier answers. The prompt id is read from
     ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
     ``category``, or from the field named by ``data.category``. With ``structured_outputs``, the answer must satisfy a
-    constraint, such as ``{"json": SCHEMA}`` (see :meth:`~specexp.constraints.grammar.Compiler.constraint`).
+    constraint, such as ``{"json": SCHEMA}`` (see :func:`~specexp.constraints.grammar.constraint_of`).
 
     Supported files are logs and batches of OpenAI requests, and input for ``vllm bench serve`` (``custom`` and
     ShareGPT). AIPerf's single-turn and multi-turn files and the ``inputs.json`` of an AIPerf run also work.

@@ -44,7 +44,7 @@ class Prompt:
         chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
         template_arguments: variables of the chat template, such as ``enable_thinking``.
-        structured_outputs: constraint on every answer (see :class:`~specexp.constraints.grammar.Compiler`); None
+        structured_outputs: constraint on every answer (see :func:`~specexp.constraints.grammar.constraint_of`); None
             for free answers.
 
     Example::

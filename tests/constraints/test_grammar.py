@@ -13,7 +13,7 @@ from helpers.small_models import byte_tokenizer
 
 from specexp import Decoder
 from specexp.builders import Chain
-from specexp.constraints.grammar import Compiler, ConstraintError, compiler_of
+from specexp.constraints.grammar import ConstraintError, GrammarConstraint, constraint_of, vocabulary_of
 from specexp.core.language_model import LanguageModel
 from specexp.core.sampling import allowed_after
 from specexp.core.tree import root_tree
@@ -25,8 +25,8 @@ TOKENIZER = byte_tokenizer()
 EOS = frozenset({TOKENIZER.eos_token_id})
 
 
-def compiler() -> Compiler:
-    return compiler_of(TOKENIZER, len(TOKENIZER), EOS)
+def constraint_by(spec: dict[str, Any]) -> GrammarConstraint:
+    return constraint_of(spec, TOKENIZER, len(TOKENIZER), EOS)
 
 
 def schema_of(random: Random, depth: int = 0) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def schema(seed: int) -> dict[str, Any]:
 def answer(spec: dict[str, Any], *parts: Any) -> tuple[list[int], str]:
     model = LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024))
     result = Decoder(model, *parts).generate(
-        TOKENIZER("Answer: ").input_ids, max_new_tokens=400, constraint=compiler().constraint(spec)
+        TOKENIZER("Answer: ").input_ids, max_new_tokens=400, constraint=constraint_by(spec)
     )
     assert result.finish_reason == "eos"
     return result.token_ids, TOKENIZER.decode(result.token_ids, skip_special_tokens=True)
@@ -97,12 +97,12 @@ def test_other_constraints_allow_their_texts_alone(spec: dict[str, Any], texts: 
 
 def test_forced_text_is_written_in_the_tokens_of_the_mask_even_if_others_spell_it() -> None:
     tokenizer = load_tokenizer("smollm2")
-    constraint = compiler_of(tokenizer, len(tokenizer), EOS).constraint({"json": {"type": "object", "required": ["a"]}})
+    constraint = constraint_of({"json": {"type": "object", "required": ["a"]}}, tokenizer, len(tokenizer), EOS)
     [brace], [first, *_] = tokenizer.encode("{"), constraint.forced([])
     assert first != brace
     assert constraint.allowed([], [brace]) == 0
     constraint.commit([brace])  # its text is allowed
-    constraint = compiler_of(tokenizer, len(tokenizer), EOS).constraint({"json": {"type": "object", "required": ["a"]}})
+    constraint = constraint_of({"json": {"type": "object", "required": ["a"]}}, tokenizer, len(tokenizer), EOS)
     logits = torch.zeros(1, len(tokenizer))
     logits[0, brace] = 1.0
     assert allowed_after(constraint, root_tree(5), [brace], logits)(0) == first
@@ -117,7 +117,7 @@ def test_forced_text_is_drafted() -> None:
             "additionalProperties": False,
         }
     }
-    constraint = compiler().constraint(spec)
+    constraint = constraint_by(spec)
     forced = constraint.forced([])
     assert TOKENIZER.decode(forced) == '{"a long name": '
     assert [constraint.forced(forced[:at]) for at in range(len(forced) + 1)] == [
@@ -157,10 +157,10 @@ def test_forced_text_is_drafted() -> None:
 )
 def test_what_cannot_be_read_is_named(spec: dict[str, Any], key: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConstraintError, match=sentence) as error:
-        compiler().constraint(spec)
+        constraint_by(spec)
     assert error.value.key == key
     assert "\n" not in str(error.value)
 
 
-def test_a_compiler_is_made_once_for_a_tokenizer() -> None:
-    assert compiler() is compiler()
+def test_a_vocabulary_is_prepared_once_for_a_tokenizer() -> None:
+    assert vocabulary_of(TOKENIZER, len(TOKENIZER), EOS) is vocabulary_of(TOKENIZER, len(TOKENIZER), EOS)

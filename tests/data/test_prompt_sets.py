@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.small_models import byte_tokenizer
 
-from specexp.constraints.grammar import compiler_of
+from specexp.constraints.grammar import constraint_of
 from specexp.data import (
     C4,
     GSM8K,
@@ -126,9 +126,8 @@ class TestStructuredTasks(PromptSetContract):
 
     def test_every_prompt_has_a_constraint_that_can_be_read(self, prompt_set):
         tokenizer = byte_tokenizer()
-        compiler = compiler_of(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
         for row in prompt_set.load():
-            compiler.constraint(row["structured_outputs"])
+            constraint_of(row["structured_outputs"], tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
 
     def test_the_tasks_take_turns(self, prompt_set):
         assert [task for _, task, _ in rows_of(prompt_set)] == 12 * ["extract", "classify", "call a tool"]

@@ -33,7 +33,7 @@ from transformers.generation import (
 )
 
 from specexp.config.artifacts import LoadedArtifact
-from specexp.constraints.grammar import compiler_of
+from specexp.constraints.grammar import constraint_of
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
 from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
@@ -82,7 +82,7 @@ class CustomGenerate:
         """Continue each row of ``input_ids`` ``[b, p]``; return ``[b, p + new]``, padded on the right.
 
         ``generate`` itself uses the ``tokenizer``, for ``stop_strings`` and ``token_healing``. ``structured_outputs``
-        is the form of the output (see :meth:`~specexp.constraints.grammar.Compiler.constraint`), such as
+        is the form of the output (see :func:`~specexp.constraints.grammar.constraint_of`), such as
         ``{"json": schema}``, and needs the ``tokenizer``.
         """
         hidden, config = hidden_arguments(), generation_config
@@ -100,9 +100,8 @@ class CustomGenerate:
             if tokenizer is None or self._scheduled:
                 why = "an artifact without a schedule" if self._scheduled else "tokenizer=..."
                 raise ValueError(f"custom_generate of specexp: structured_outputs needs {why}")
-            ends = frozenset(eos_ids(config))
-            compiler = compiler_of(tokenizer, int(model.config.get_text_config().vocab_size), ends)
-            constraint = compiler.constraint(structured_outputs)
+            size = int(model.config.get_text_config().vocab_size)
+            constraint = constraint_of(structured_outputs, tokenizer, size, frozenset(eos_ids(config)))
         jobs = [
             Job(
                 tuple(row[masked:]),

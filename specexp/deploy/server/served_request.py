@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from specexp.base.messages import shown
-from specexp.constraints.grammar import Compiler, ConstraintError, compiler_of
+from specexp.constraints.grammar import ConstraintError, constraint_of
 from specexp.core.constraint import Constraint
 from specexp.core.contracts import DeterministicVerifier
 from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
@@ -139,25 +139,15 @@ class ServedRequest:
         if self.request.constraint is None:
             return None
         field, spec = self.request.constraint
-        compiler = compiler_of(self._texts.tokenizer, self._thread.target.vocab_size, self._thread.eos_token_ids)
+        size = self._thread.target.vocab_size
         try:
-            return compiler.constraint(spec)
+            return constraint_of(spec, self._texts.tokenizer, size, self._thread.eos_token_ids)
         except ConstraintError as error:
-            if field == "tools":  # the grammar of all calls does not tell which one is at fault
-                field, error = self._fault_of_tools(compiler) or (field, error)
-            steps = error.key if field == "structured_outputs" else error.key[1:]
+            steps = error.key[field != "structured_outputs" :]
+            if field == "tools" and steps:  # anyOf, number, properties, arguments, ...
+                steps = (steps[1], "function", "parameters", *steps[4:])
             key = ".".join((field, *steps))[:200]
             raise RequestError(400, f"{key}: {error}", key) from error
-
-    def _fault_of_tools(self, compiler: Compiler) -> tuple[str, ConstraintError] | None:
-        """Return the place of the first tool whose parameters cannot be read, and the error."""
-        assert isinstance(self.request, ChatRequest)
-        for number, tool in enumerate(self.request.tools):
-            try:
-                compiler.constraint({"json": tool.function.parameters})
-            except ConstraintError as error:
-                return f"tools.{number}.function.parameters", error
-        return None
 
     def _stop_tokens(self) -> frozenset[int]:
         """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""

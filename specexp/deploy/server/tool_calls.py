@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.base.checked import Section
-from specexp.constraints.grammar import call_grammar
 from specexp.data.chat import Message
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
@@ -46,10 +45,15 @@ def form_of_calls(tools: Sequence[Tool], choice: str) -> tuple[str, dict[str, An
     if choice == "auto":
         return None
     if choice == "required":
-        schemas = {one.function.name: one.function.parameters for one in tools}
-        return "tools", {"grammar": call_grammar(schemas)}
+        return "tools", {"json": {"anyOf": [_call_schema(number, one.function) for number, one in enumerate(tools)]}}
     number = next(number for number, one in enumerate(tools) if f"={one.function.name}" == choice)
     return f"tools.{number}.function.parameters", {"json": tools[number].function.parameters}
+
+
+def _call_schema(number: int, function: Function) -> dict[str, Any]:
+    arguments = {"$id": f"tool:{number}", **function.parameters}  # references stay within a tool's schema
+    properties = {"name": {"const": function.name}, "arguments": arguments}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:

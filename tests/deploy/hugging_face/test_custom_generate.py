@@ -17,7 +17,7 @@ from specexp import Decoder
 from specexp.artifacts import ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
-from specexp.constraints.grammar import compiler_of
+from specexp.constraints.grammar import constraint_of
 from specexp.core.language_model import LanguageModel
 from specexp.deploy.hugging_face import custom_generate as module, request
 from specexp.deploy.hugging_face.custom_generate import custom_generate
@@ -310,9 +310,8 @@ def test_an_output_of_a_given_form_equals_constrained_plain_decoding(model_folde
                      "additionalProperties": False}}  # fmt: skip
     given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "eos_token_id": tokenizer.eos_token_id}
     ours = model.generate(ids, custom_generate=recycling, structured_outputs=form, **given)[0, ids.shape[1] :].tolist()
-    compiler = compiler_of(tokenizer, model.config.vocab_size, frozenset([tokenizer.eos_token_id]))
-    plain = Decoder(LanguageModel(model))
-    expected = plain.generate(ids, max_new_tokens=60, constraint=compiler.constraint(form))
+    constraint = constraint_of(form, tokenizer, model.config.vocab_size, frozenset([tokenizer.eos_token_id]))
+    expected = Decoder(LanguageModel(model)).generate(ids, max_new_tokens=60, constraint=constraint)
     assert ours == expected.token_ids
     assert json.loads(tokenizer.decode(ours, skip_special_tokens=True))["size"] in ("S", "L")
     with pytest.raises(ValueError, match="structured_outputs needs tokenizer"):
