@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from experiments.papers.shared import check_arms
 from specexp.bench import clock
 from specexp.bench.equality import token_equality
 from specexp.bench.record import by_position
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarize
-from specexp.report.analysis import Analysis, check_arms, drafting, over
+from specexp.report.analysis import Analysis, drafting, over
 from specexp.report.publish import Report
 from specexp.report.table import Table, columns
 from specexp.tracking.names import PLAIN

@@ -9,12 +9,12 @@ from typing import ClassVar
 from typing_extensions import override
 
 from experiments.papers.oracle import Oracle
-from experiments.papers.shared import table_of
+from experiments.papers.shared import check_arms, table_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import paired_speedup, summarize
 from specexp.core.parts import Parts
-from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.analysis import Analysis, drafting
 from specexp.report.pictures import bars_of
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table

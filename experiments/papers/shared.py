@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -17,7 +18,7 @@ from specexp.bench.statistics import Speedup
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree
-from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.analysis import Analysis, drafting
 from specexp.report.pictures import INK, rule
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
@@ -28,6 +29,19 @@ Row = dict[str, str | float | dict[float, float]]
 """A row of a paper's table: strings, numbers, or mappings from a grid's value to a number."""
 MOST_BANDS = 4  # with more lines, the bands of their intervals overlap too much and are not drawn
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
+
+
+def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
+    """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
+    known = list(arms)
+    if unknown := [name for name in given if name not in known]:
+        kind = type(analysis).__name__
+        raise ValueError(f"{kind}: {argument} must name one of the arms {known}, got {unknown[0]!r}")
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Restrict the ticks of the y axis to whole numbers."""
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 class MultiSequenceAnalysis(Analysis, ABC):

@@ -32,7 +32,6 @@ FIELDS = (
     *("messages", "conversations", "conversation", "body"),
 )
 """The fields from which prompts are read by default."""
-_LISTED = 8  # maximum number of fields listed in an error
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from specexp.bench.observers import Observer
@@ -22,14 +22,6 @@ class Analysis(Observer):
     @abstractmethod
     def report(self, records: Sequence[PromptRecord]) -> Report:
         """Return the report, given the records of all arms."""
-
-
-def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
-    """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
-    known = list(arms)
-    if unknown := [name for name in given if name not in known]:
-        kind = type(analysis).__name__
-        raise ValueError(f"{kind}: {argument} must name one of the arms {known}, got {unknown[0]!r}")
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:

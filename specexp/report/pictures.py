@@ -18,7 +18,6 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Patch
 from matplotlib.path import Path
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from specexp.base.messages import counted
@@ -112,11 +111,6 @@ def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
     """Draw faint grid lines at an axis's ticks, behind everything else."""
     axes.grid(axis=axis, color="#e3e8ec", lw=0.7)
     axes.set_axisbelow(True)
-
-
-def whole_numbers(axes: Axes) -> None:
-    """Restrict the ticks of the y axis to whole numbers."""
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def name_rows(axes: Axes, labels: Sequence[str]) -> None:

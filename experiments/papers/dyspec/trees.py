@@ -15,13 +15,13 @@ from pydantic import Field
 from scipy.stats import binned_statistic, binomtest
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited
+from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited, whole_numbers
 from specexp.bench.record import PromptRecord
 from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.report.pictures import BLUE, GRAY, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.pictures import BLUE, GRAY, ORANGE, legend_below, new_figure
 from specexp.report.publish import Report
 from specexp.report.table import Column, columns
 

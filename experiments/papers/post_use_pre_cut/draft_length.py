@@ -17,12 +17,14 @@ from experiments.papers.shared import (
     NOT_RUN,
     DraftingAnalysis,
     Row,
+    check_arms,
     check_rows,
     draw_lines,
     grafted_rows,
     label,
     report_of,
     table_of,
+    whole_numbers,
 )
 from specexp.bench import clock
 from specexp.bench.observers import ended_inside
@@ -31,9 +33,9 @@ from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summari
 from specexp.core.contracts import TreeBuilder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.analysis import Analysis, drafting
 from specexp.report.comparison import PROMPTS_PER_CATEGORY
-from specexp.report.pictures import BLUE, GRAY, INK, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.pictures import BLUE, GRAY, INK, ORANGE, legend_below, new_figure
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import PLAIN

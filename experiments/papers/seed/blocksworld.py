@@ -16,9 +16,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.papers.seed.task_files import Prompts, read_json, read_prompt, read_text
 from specexp.base.messages import did_you_mean
 from specexp.data.prompt_set import PromptSetError
-from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_json, read_prompt, read_text
+from specexp.data.tasks import Check, Ending, Item, Task
 
 Fact = tuple[str, ...]
 Facts = frozenset[Fact]

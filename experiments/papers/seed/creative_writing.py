@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.papers.seed.task_files import Prompts, read_prompt
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_prompt, score_out_of_ten
+from specexp.data.tasks.task import Check, Ending, Item, Task, score_out_of_ten
 
 SENTENCES = 4
 _END = "[end]"

@@ -10,8 +10,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.papers.seed.task_files import Prompts, read_prompt
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_prompt, score_out_of_ten
+from specexp.data.tasks.task import Check, Ending, Item, Task, score_out_of_ten
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 # a minus after a number is a subtraction, not a sign
