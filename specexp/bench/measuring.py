@@ -63,7 +63,8 @@ def records_by_prompt(
         arm.reset()
         if isinstance(arm, LearningArm):
             arm.observers = arm.timeline_observers = ()
-    orders, every = orders or {}, every or {}
+    orders = orders or {}
+    every = every or {}
     records: dict[tuple[str, str, int], PromptRecord] = {}
     decoded: dict[str, Prompt] = {}
     for number, prompt in enumerate(prompts):
@@ -95,8 +96,6 @@ def decoded_again(
     arms: Sequence[Arm],
     prompts: Iterable[Prompt],
     records: Sequence[PromptRecord],
-    *,
-    baseline: str = PLAIN,
 ) -> list[PromptRecord]:
     """Decode prompts with impossible or deviating times again, and return the records with the new times.
 
@@ -106,9 +105,10 @@ def decoded_again(
     cost and counts. One that neither repeats nor goes away makes the record ``unsteady``. Impossible speedups never
     count.
     """
-    before, known = by_key(records), {prompt.prompt_id: prompt for prompt in prompts}
-    names = [arm.name for arm in arms if arm.name != baseline]
-    odd = {name: deviating(records, name, baseline) for name in names}
+    before = by_key(records)
+    known = {prompt.prompt_id: prompt for prompt in prompts}
+    names = [arm.name for arm in arms if arm.name != PLAIN]
+    odd = {name: deviating(records, name, PLAIN) for name in names}
     if any(cut for _, cut in odd.values()):
         return list(records)
     # a drafter that learned from the answer would draft it perfectly
@@ -124,8 +124,8 @@ def decoded_again(
             times = {one: getattr(new, one) for one in ("decode_seconds", "seconds", "loop_seconds")}
             kept[arm.name, *key] = replace(old, **times)
     for name in names:
-        for key in odd[name][0] & deviating([*kept.values()], name, baseline)[0]:
-            first, second = (pass_ratio(found[name, *key], found[baseline, *key]) or 1.0 for found in (before, kept))
+        for key in odd[name][0] & deviating([*kept.values()], name, PLAIN)[0]:
+            first, second = (pass_ratio(found[name, *key], found[PLAIN, *key]) or 1.0 for found in (before, kept))
             if not 1 / IMPOSSIBLE < first / second < IMPOSSIBLE:
                 kept[name, *key] = replace(kept[name, *key], unsteady=True)
     return [*kept.values()]

@@ -68,15 +68,16 @@ class ReplayArm(LearningArm):
         self.recording = recording
         self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity = fidelity(parts)
-        self.dtype, self.device = manifest.made_of["pair"]["target_dtype"], manifest.made_of["pair"]["device"]
+        self.dtype = manifest.made_of["pair"]["target_dtype"]
+        self.device = manifest.made_of["pair"]["device"]
         if parts.drafter is not None:
             parts.drafter.check_vocabulary(manifest.vocab_size)
         lenient = self.fidelity.grade is Grade.APPROXIMATE
         source = source_in(parts)
         if source is not None:
             source.missing = "unknown" if static_shape(parts) is not None else "none" if lenient else "refuse"
-        limit, seed = manifest.context_limits["target"], manifest.made_of["generation"]["seed"]
-        self._player = Player(parts, source, limit, seed, lenient)
+        seed = manifest.made_of["generation"]["seed"]
+        self._player = Player(parts, source, manifest.context_limits["target"], seed, lenient)
 
     @property
     @override
@@ -94,13 +95,6 @@ class ReplayArm(LearningArm):
         if self.parts.drafter is None:
             return None  # plain decoding is the recorded output itself
         return fidelity_note(str(self.fidelity), self.recording.manifest)
-
-    @override
-    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        turns = recorded_turns(self.recording, prompt, sample)
-        limit = self.generation.max_new_tokens
-        clock = None if self.latency is None else ModelledSeconds(self.latency)
-        self._player.play(turns, limit, sequence_name(prompt, sample), clock, (observe,))
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
@@ -210,9 +204,9 @@ def open_recording(config: Config) -> Recording:
         if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
             pair += ["draft", "draft_dtype"]
         recording.check_made_of("pair", config.get("pair"), pair)
-        generation, same = config.generation, ("seed", "stop_at_eos", "stop_at_repetition")
-        recording.check_made_of("generation", generation.model_dump(), same)
-        _check_length(recording, generation)
+        same = ("seed", "stop_at_eos", "stop_at_repetition")
+        recording.check_made_of("generation", config.generation.model_dump(), same)
+        _check_length(recording, config.generation)
         settings = build_verifier(config).sampling_settings
         if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)
@@ -235,7 +229,8 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())
     for key in ("max_new_tokens", "samples"):
-        recorded, given = made[key], getattr(wanted, key)
+        recorded = made[key]
+        given = getattr(wanted, key)
         # A later turn depends on the whole earlier answer.
         exactly = several and key == "max_new_tokens"
         if given > recorded or (exactly and given != recorded):

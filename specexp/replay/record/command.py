@@ -236,14 +236,10 @@ class RecordingJob:
                 for turn in read_turns(part / name, entry):
                     if (turn.prompt_id, turn.sample) not in known:
                         kept.append(turn)
-                        if turn.turn == turn.turns - 1 and len(kept) >= self._turns_per_file:
+                        if turn.turn == turn.turns - 1 and len(kept) >= self.plan.config.record.turns_per_file:
                             self._write(kept)
         if kept:
             self._write(kept)
-
-    @property
-    def _turns_per_file(self) -> int:
-        return int(self.plan.config.record.turns_per_file)
 
     def _write(self, kept: list[RecordedTurn]) -> None:
         """Write the turns to a new file, and clear the list."""
@@ -256,10 +252,12 @@ class RecordingJob:
         """Record the missing conversations, one file of turns at a time."""
         from specexp.bench.arm import eos_of
 
-        plan, pair, generation = self.plan, self.pair, self.generation
+        plan = self.plan
+        pair = self.pair
+        generation = self.generation
         recorder = self._recorder()
         self._load_drafters(recorder)
-        most = self._turns_per_file
+        most = plan.config.record.turns_per_file
         eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
         kept: list[RecordedTurn] = []
         for number, (prompt, sample) in enumerate(missing):
@@ -296,9 +294,11 @@ class RecordingJob:
         from specexp.replay.play.fidelity import scoring_of
         from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 
-        plan, config = self.plan, self.plan.config
+        plan = self.plan
+        config = plan.config
         candidates = config.record.candidates
-        source, draft = None, self.pair.draft_runtime()
+        draft = self.pair.draft_runtime()
+        source = None
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
         # A recording depends neither on the controller nor on a latency profile.
@@ -372,7 +372,8 @@ def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]
     from specexp.artifacts.environment import complete_provenance
     from specexp.core.language_model import placement
 
-    made_of, marks = plan.made_of(), recording_fingerprint(pair)
+    made_of = plan.made_of()
+    marks = recording_fingerprint(pair)
     hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}
     manifest = _existing(plan, made_of, marks, hashes)
     if manifest is not None:
