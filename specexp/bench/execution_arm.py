@@ -160,7 +160,8 @@ class ExecutionArm(LearningArm):
         problems: Mapping[str, Problem] | None = None,
         solver: Solver | None = None,
     ) -> None:
-        parts, execution = spec.parts, spec.execution
+        parts = spec.parts
+        execution = spec.execution
         assert parts is not None
         assert execution is not None
         execution.check(parts)

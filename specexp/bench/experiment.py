@@ -74,7 +74,9 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     It is also raised if an analysis or arm does not support the number of sequences decoded per prompt.
     """
     _check_published(config)
-    composed, several, verifier = arms_of(config), is_multi_sequence(config), build_verifier(config)
+    composed = arms_of(config)
+    several = is_multi_sequence(config)
+    verifier = build_verifier(config)
     data = config.get("data")
     for number, analysis in enumerate(build_analyses(config)):
         if analysis.watches_steps is several:
@@ -114,7 +116,8 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 
 def baselines_of(config: Config) -> list[str]:
     """Return the names of the arms that others are compared with. Raises ConfigError if one of them cannot be run."""
-    given, verifier = config.baselines, build_verifier(config)
+    given = config.baselines
+    verifier = build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
         foreign = runs_in_llama_cpp(config.pair.target, config.pair.mode)
@@ -181,7 +184,8 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     Raises ConfigError if :func:`check_experiment` does, if parts and models are incompatible, or if an arm or analysis
     needs models that the backend does not run.
     """
-    composed, analyses = check_experiment(config), build_analyses(config)
+    composed = check_experiment(config)
+    analyses = build_analyses(config)
     if not backend.runs_models:
         _check_without_models(config, composed, analyses)
     specs = arm_specs(config, composed)
@@ -245,7 +249,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 raise config.checker.error(
                     ("data", "prompts"), f": prompt {prompt.prompt_id!r}: {place}: {error}"
                 ) from error
-    limit, most = context_limit(pair.target.config), config.generation.max_new_tokens
+    limit = context_limit(pair.target.config)
+    most = config.generation.max_new_tokens
     if most > limit:
         raise config.checker.error(
             ("generation", "max_new_tokens"),

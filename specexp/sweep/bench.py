@@ -113,7 +113,8 @@ class Bench:
 
         Settings and files may be the same, and a chat template still print another date.
         """
-        kept, found = trials.user_attrs.get(RENDERED, {}), dict[str, str]()
+        kept = trials.user_attrs.get(RENDERED, {})
+        found: dict[str, str] = {}
         for stage in (None, *self.config.sweep.stages):
             settings = digest_of(with_prompts_of(self.config, stage).get("data"))
             data = self.data(stage)

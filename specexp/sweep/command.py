@@ -125,7 +125,8 @@ def _check_folders(config: StudyConfig, settings: Sweep) -> None:
     check_study_folder(config, config.folder)
     if settings.export is None:
         return
-    name, folder = config.name, settings.export.to
+    name = config.name
+    folder = settings.export.to
     try:
         best = read_artifact(f"{folder}/best")
     except ArtifactError:
@@ -159,7 +160,8 @@ def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
     console.print(f"study {config.name}: {settings.n_trials} trials, including known configurations")
     goals = [f"{name} ({way})" for name, way in directions_of(settings).items()]
     console.print(f"objectives: {', '.join(goals)}")
-    table, space = Table("key", "values", title="space", title_justify="left"), Space(settings)
+    table = Table("key", "values", title="space", title_justify="left")
+    space = Space(settings)
     for key, entry in space.entries.items():
         table.add_row(key, str(entry))
     console.print(table)

@@ -52,7 +52,8 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
     Returns the result, or None if another worker is confirming the study or confirmation is off. Raises StudyError
     if the study cannot continue, and ConfigError for a mistake in its settings.
     """
-    started, console = time(), Console(highlight=False, force_jupyter=False)
+    started = time()
+    console = Console(highlight=False, force_jupyter=False)
     if not console.is_terminal:
         console.width = WIDTH
     say = partial(console.print, highlight=False, soft_wrap=True)
@@ -122,7 +123,8 @@ def prepare(
         trials: The study, if an earlier process made it.
         started: When this start of the study began, in seconds since the epoch.
     """
-    config, settings = process.config, process.settings
+    config = process.config
+    settings = process.settings
     say = partial(console.print, highlight=False, soft_wrap=True)
     warn_of_load(config)
     use_threads(config)
@@ -165,7 +167,9 @@ def prepare(
 
 def search(process: OneProcess, study: PreparedStudy) -> None:
     """Run the remaining trials, and write all trials to ``trials.csv``."""
-    trials, bench, settings = study.trials, study.bench, study.settings
+    trials = study.trials
+    bench = study.bench
+    settings = study.settings
     objectives = list(settings.objectives)
     setting = tracked_config(study.config)
 
@@ -177,8 +181,8 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
 
     with StageBar(study.console) as bar:
         bench.tick = bar.prompt
-        done, prompts = len(distinct_finished(trials)), len(bench.data().prompts)
-        bar.stage("search", settings.n_trials, done=done, prompts=prompts)
+        done = len(distinct_finished(trials))
+        bar.stage("search", settings.n_trials, done=done, prompts=len(bench.data().prompts))
         bar.show(Text(best_line(trials, objectives[0])))
         exhausted = process.search(study, after)
     done = len(distinct_finished(trials))
@@ -195,13 +199,16 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
 
 def _report(config: StudyConfig, settings: Sweep, ended: StudyResult | None) -> None:
     """Fill in the command's result, which is printed as the last line or as JSON."""
-    result, folder, export = current_result(), config.folder, settings.export
+    result = current_result()
+    folder = config.folder
+    export = settings.export
     result.answer = "" if ended is None else ended.answer
     result.folder = str(folder)
     if (folder / PAGE).exists():
         result.page = str(folder / PAGE)
     if ended is None:
         return  # another worker will conclude the study
-    result.limits, result.next = list(ended.limits), ended.next
+    result.limits = list(ended.limits)
+    result.next = ended.next
     if export is not None and ended.deployed is not None and ended.deployed.trial is not None:
         result.artifact = f"{export.to}/best"

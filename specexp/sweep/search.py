@@ -106,8 +106,11 @@ class StudySearch:
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
         until: float | None = None,
     ) -> None:
-        self._trials, self._settings, self._bench = trials, settings, bench
-        self._after_trial, self._until = after_trial, until
+        self._trials = trials
+        self._settings = settings
+        self._bench = bench
+        self._after_trial = after_trial
+        self._until = until
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._last: FrozenTrial | None = None
@@ -130,7 +133,8 @@ class StudySearch:
             self._optimize()
         if self._full is not None:
             raise self._full
-        done, target = self._done(), self._settings.n_trials
+        done = self._done()
+        target = self._settings.n_trials
         if done >= target or self._is_late():
             return ""
         if done == 0 or 0 < self._barren == self._failed:

@@ -235,7 +235,8 @@ class Claim:
     """This worker's claim to the confirmation, held as a running trial, which another worker ends if this one dies."""
 
     def __init__(self, confirmations: optuna.Study, trial: Trial) -> None:
-        self._confirmations, self._trial = confirmations, trial
+        self._confirmations = confirmations
+        self._trial = trial
 
     def check(self) -> None:
         """Raise TakenOverError if this worker lost the claim because it was suspended for too long."""
@@ -290,7 +291,9 @@ def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], R
 
     The claim of a dead worker expires.
     """
-    number, results, problems = -1, list[Result](), list[Exception]()
+    number = -1
+    results: list[Result] = []
+    problems: list[Exception] = []
 
     def claimed(trial: Trial) -> float:
         nonlocal number
