@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script, it is this file's folder
+
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, opened, settings
 from specexp.sweep.workers import SharedSearch, others_running, sign_in
