@@ -131,7 +131,9 @@ class OwnPrompts(PromptSet):
             if self.category not in (None, *row.values) and row.number == 1:
                 near = did_you_mean(self.category, row.values)
                 raise PromptSetError(f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",))
-            kind = row.values.get(category)
+            kind, form = row.values.get(category), row.values.get("structured_outputs")
+            if not isinstance(form, dict | None):
+                raise row.error("structured_outputs", "an object such as {json: SCHEMA}", form)
             try:
                 found = _conversation(row, self.field)
             except UnusableRow as error:
@@ -147,15 +149,8 @@ class OwnPrompts(PromptSet):
                 found.turns,
                 found.context,
                 found.chat,
-                _structured_outputs(row),
+                form,
             )
-
-
-def _structured_outputs(row: Row) -> dict[str, Any] | None:
-    found = row.values.get("structured_outputs")
-    if found is None or isinstance(found, dict):
-        return found
-    raise row.error("structured_outputs", "an object such as {json: SCHEMA}", found)
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from specexp.base.checked import IntegerKey, Section, violation
 from specexp.base.messages import shown
 from specexp.core.sampling import Processors
 from specexp.data.chat import ROLES, ChatMessage
-from specexp.deploy.server.tool_calls import Tool, form_of_calls
+from specexp.deploy.server.tool_calls import Tool, call_schema
 
 _GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy decoding, as in vLLM."""
@@ -179,24 +179,22 @@ class GenerationRequest(Section):
     @cached_property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
         """The field that gives the output's form, and the constraint as in ``structured_outputs``; None if free."""
-        form = self.response_format
-        if form is None or form == {"type": "text"}:
-            return None if self.structured_outputs is None else ("structured_outputs", self.structured_outputs)
-        if self.structured_outputs is not None:
-            raise RequestError(
-                400, "response_format must be left out if structured_outputs is given", "response_format"
-            )
-        if form == {"type": "json_object"}:
-            return "response_format", {"json_object": True}
-        described = form.get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
-        if form.keys() != {"type", "json_schema"} or form["type"] != "json_schema" or not isinstance(schema, dict):
-            sentence = (
-                "response_format must be {type: text}, {type: json_object} or {type: json_schema, json_schema: {name, "
-                f"schema}}}}, got {shown(form)}"
-            )
-            raise RequestError(400, sentence, "response_format")
-        return "response_format.json_schema.schema", {"json": schema}
+        given = self.structured_outputs
+        match {"type": "text"} if self.response_format is None else self.response_format:
+            case {"type": "text", **others} if not others:
+                return None if given is None else ("structured_outputs", given)
+            case _ if given is not None:
+                sentence = "response_format must be left out if structured_outputs is given"
+            case {"type": "json_object", **others} if not others:
+                return "response_format", {"json_object": True}
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}, **others} if not others:
+                return "response_format.json_schema.schema", {"json": schema}
+            case form:
+                sentence = (
+                    "response_format must be {type: text}, {type: json_object} or {type: json_schema, json_schema: "
+                    f"{{name, schema}}}}, got {shown(form)}"
+                )
+        raise RequestError(400, sentence, "response_format")
 
     @property
     def processors(self) -> Processors:
@@ -277,7 +275,12 @@ class ChatRequest(GenerationRequest):
             return given
         if given is not None:
             raise RequestError(400, f"{given[0]} must be left out if a tool may be called", given[0])
-        return form_of_calls(self.tools, self.calls)
+        if self.calls == "auto":
+            return None
+        if self.calls == "required":
+            return "tools", {"json": call_schema([one.function for one in self.tools])}
+        number = [f"={one.function.name}" for one in self.tools].index(self.calls)
+        return f"tools.{number}.function.parameters", {"json": self.tools[number].function.parameters}
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> ChatRequest:

@@ -35,25 +35,14 @@ class Tool(Section):
     function: Function
 
 
-def form_of_calls(tools: Sequence[Tool], choice: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the place of a constraint in the request, and the constraint as in ``structured_outputs``.
-
-    Args:
-        choice: ``auto``, for which there is no constraint; ``required``; or ``=`` and a function's name, for which the
-            output is its arguments alone.
-    """
-    if choice == "auto":
-        return None
-    if choice == "required":
-        return "tools", {"json": {"anyOf": [_call_schema(number, one.function) for number, one in enumerate(tools)]}}
-    number = next(number for number, one in enumerate(tools) if f"={one.function.name}" == choice)
-    return f"tools.{number}.function.parameters", {"json": tools[number].function.parameters}
-
-
-def _call_schema(number: int, function: Function) -> dict[str, Any]:
-    arguments = {"$id": f"tool:{number}", **function.parameters}  # references stay within a tool's schema
-    properties = {"name": {"const": function.name}, "arguments": arguments}
-    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+def call_schema(functions: Sequence[Function]) -> dict[str, Any]:
+    """Return the JSON schema of a call ``{"name": ..., "arguments": ...}`` of one of several functions."""
+    calls = []
+    for number, function in enumerate(functions):
+        arguments = {"$id": f"tool:{number}", **function.parameters}  # references stay within a function's schema
+        fields = {"name": {"const": function.name}, "arguments": arguments}
+        calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
+    return {"anyOf": calls}
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -70,7 +59,8 @@ class CallText:
     """Splits an output's text into content and tool calls, in the form of OpenAI's ``delta``, as the text grows.
 
     Args:
-        choice: as in :func:`form_of_calls`; None for an output without calls.
+        choice: ``auto``; ``required``; ``=`` and a function's name, for which the output is its arguments alone; or
+            None for an output without calls.
     """
 
     def __init__(self, choice: str | None) -> None:
