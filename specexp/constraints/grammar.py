@@ -72,7 +72,8 @@ class GrammarConstraint(Constraint):
                 if not self._go(before) or self._matcher.compute_ff_tokens()[:1] not in ([], [token]):
                     return count
                 if not self._matcher.try_consume_tokens([token]):
-                    return count
+                    # at the end of its grammar, the matcher has EOS in the mask but does not take it
+                    return count + (token in self.eos_token_ids and self._matcher.is_stopped())
                 self._path.append(token)
                 self._allowed.add((*before, token))
         return len(tokens)

@@ -14,6 +14,7 @@ from helpers.small_models import byte_tokenizer
 from specexp import Decoder
 from specexp.builders import Chain
 from specexp.constraints.grammar import ConstraintError, GrammarConstraint, constraint_of, vocabulary_of
+from specexp.core.constraint import tokens_in
 from specexp.core.language_model import LanguageModel
 from specexp.core.sampling import allowed_after
 from specexp.core.tree import root_tree
@@ -106,6 +107,30 @@ def test_forced_text_is_written_in_the_tokens_of_the_mask_even_if_others_spell_i
     logits = torch.zeros(1, len(tokenizer))
     logits[0, brace] = 1.0
     assert allowed_after(constraint, root_tree(5), [brace], logits)(0) == first
+
+
+def check_tokens(constraint: GrammarConstraint, path: list[int], vocab_size: int) -> list[int]:
+    mask = constraint.mask(path)
+    assert mask is not None
+    allowed: list[int] = tokens_in(mask).tolist()
+    assert [token for token in range(vocab_size) if constraint.allowed(path, [token])] == allowed
+    some = constraint.some(path, 4)
+    assert len(some) == len({*some} & {*allowed}) == min(4, len(allowed))
+    return allowed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_token_is_allowed_if_and_only_if_the_mask_has_it(seed: int) -> None:
+    constraint, random, path = constraint_by({"json": schema(seed)}), Random(seed), list[int]()
+    while len(path) < 40 and not EOS & {*path}:
+        path.append(random.choice(check_tokens(constraint, path, len(TOKENIZER))))
+
+
+def test_another_spelling_of_forced_text_is_not_allowed() -> None:
+    tokenizer = load_tokenizer("smollm2")
+    constraint = constraint_of({"json": {"type": "object", "required": ["a"]}}, tokenizer, len(tokenizer), EOS)
+    assert check_tokens(constraint, [], len(tokenizer)) == constraint.forced([])[:1]
+    assert len(check_tokens(constraint, tokenizer.encode("{"), len(tokenizer))) == 1
 
 
 def test_forced_text_is_drafted() -> None:
