@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from specexp.builders.regular_trees import (
         Chain as Chain,
         KConfig as KConfig,
-        SpecInfer as SpecInfer,
         TokenRecyclingTree as TokenRecyclingTree,
     )
     from specexp.builders.sequoia import Sequoia as Sequoia
+    from specexp.builders.spec_infer import SpecInfer as SpecInfer
     from specexp.builders.static_tree import StaticTree as StaticTree
     from specexp.builders.tree_search import FittedTree as FittedTree, ParametricTree as ParametricTree
 

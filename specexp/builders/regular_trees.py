@@ -10,7 +10,6 @@ from pydantic import Field
 
 from specexp.builders.static_tree import MOST_NODES, StaticTree
 from specexp.core.dialogue import Selection
-from specexp.core.tree import NodeKind
 
 
 class Chain(StaticTree):
@@ -44,23 +43,6 @@ class KConfig(StaticTree):
 
     def __init__(self, widths: list[int], candidates: Selection = "top-k") -> None:
         super().__init__(_full_tree(type(self).__name__, widths), candidates=candidates)
-
-
-class SpecInfer(StaticTree):
-    """A tree of tokens drawn with replacement (Miao et al. 2023, section 3: "expansion-based").
-
-    A token drawn again below the same parent adds no node: it is fed once, but the verifier counts every draw.
-
-    Args:
-        widths: number of draws below each node, depth by depth, e.g. ``[4, 4, 2, 1]``.
-
-    Raises:
-        ValueError: ``widths`` is empty, has a number below 1, or defines more than 4,096 nodes.
-    """
-
-    def __init__(self, widths: list[int]) -> None:
-        super().__init__(_full_tree(type(self).__name__, widths))
-        self.kind = NodeKind.DRAWN_WITH_REPLACEMENT
 
 
 # Number of children of each node in the figure, breadth first: root, depth 1, 2, ... (Luo et al. 2024, Figure 5).

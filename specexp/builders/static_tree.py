@@ -140,7 +140,6 @@ class StaticTree(TreeBuilder):
         tokens[0] = root
         log_probs: NDArray[np.float32] | None = None
         q: dict[int, NDArray[np.float32]] = {}
-        draws: dict[int, list[int]] = {}
         for level in shape.levels:
             parents = level.parents
             alive = tokens[parents] >= 0  # [f]
@@ -165,14 +164,10 @@ class StaticTree(TreeBuilder):
                 log_probs[level.rows] = given[where]
             if answer.q is not None:
                 q |= zip(parents.tolist(), answer.q, strict=True)
-            if self.kind is NodeKind.DRAWN_WITH_REPLACEMENT:
-                _merge_repeated(tokens, level, draws)
         drafted = tokens >= 0
         kinds = np.full(tokens.size, self.kind, dtype=np.int8) if q else None
-        if drafted.all() and not draws:
-            return TokenTree(shape, tokens, log_probs, kinds, q or None)
-        order = {parent: tuple(below) for parent, below in draws.items()}
-        return TokenTree(shape, tokens, log_probs, kinds, q or None, order or None).select(drafted)
+        tree = TokenTree(shape, tokens, log_probs, kinds, q or None)
+        return tree if drafted.all() else tree.select(drafted)
 
 
 def _spread(answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int) -> NDArray[_Number]:
@@ -191,16 +186,3 @@ def _check_no_draw_is_left_out(shape: TreeShape) -> None:
                 f"rank path {[*parent, rank]} needs its elder sibling {[*parent, rank - 1]} if candidates are "
                 "drawn: list it too, or set candidates to top-k"
             )
-
-
-def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:
-    """Merge nodes that have the same token and parent into the first one, and record the order of the draws."""
-    first: dict[tuple[int, int], int] = {}
-    for row, index in zip(level.rows.tolist(), level.parent_index.tolist(), strict=True):
-        parent, token = int(level.parents[index]), int(tokens[row])
-        if token < 0:
-            continue
-        kept = first.setdefault((parent, token), row)
-        draws.setdefault(parent, []).append(kept)
-        if kept != row:
-            tokens[row] = NO_CANDIDATE

@@ -43,17 +43,22 @@ def filled(builder, draws, q, root=0, plan=None):
 Q = [0.1, 0.2, 0.3, 0.4]
 
 
-def test_a_token_drawn_twice_is_one_node_that_is_tried_twice():
-    """Root's draws 3, 3, 1; below 3: 2, 2; below 1: 0, 2."""
-    tree = filled(SpecInfer([3, 2]), {(): [3, 3, 1], (3,): [2, 2], (1,): [0, 2]}, Q)
-    assert tree.tokens.tolist() == [0, 3, 1, 2, 0, 2]
-    assert tree.shape.parents.tolist() == [-1, 0, 0, 1, 2, 2]
+def test_a_token_drawn_twice_is_one_node_below_which_both_draws_go_on():
+    tree = filled(SpecInfer([3, 2]), {(): [3, 3, 1], (3,): [2, 2, 0, 2], (1,): [0, 2]}, Q)
+    assert tree.tokens.tolist() == [0, 3, 1, 2, 0, 0, 2]
+    assert tree.shape.parents.tolist() == [-1, 0, 0, 1, 1, 2, 2]
     assert tree.draw_order(0) == (1, 1, 2)
-    assert tree.draw_order(1) == (3, 3)
-    assert tree.draw_order(2) == (4, 5)
+    assert tree.draw_order(1) == (3, 3, 4, 3)
+    assert tree.draw_order(2) == (5, 6)
     assert sorted(tree.q) == [0, 1, 2]
-    assert [tree.kind(row) for row in range(1, 6)] == [NodeKind.DRAWN_WITH_REPLACEMENT] * 5
-    assert np.exp(tree.log_probs[1:]) == pytest.approx([0.4, 0.2, 0.3, 0.1, 0.3])
+    assert [tree.kind(row) for row in range(1, 7)] == [NodeKind.DRAWN_WITH_REPLACEMENT] * 6
+    assert np.exp(tree.log_probs[1:]) == pytest.approx([0.4, 0.2, 0.3, 0.1, 0.1, 0.3])
+
+
+def test_equal_sequences_are_one_path_of_as_many_draws():
+    tree = filled(SpecInfer([4, 1, 1]), {(): [3] * 4, (3,): [2] * 4, (3, 2): [1, 1, 1, 0]}, Q)
+    assert tree.tokens.tolist() == [0, 3, 2, 1, 0]
+    assert [tree.draw_order(row) for row in range(3)] == [(1,) * 4, (2,) * 4, (3, 3, 3, 4)]
 
 
 def test_a_node_keeps_the_rank_of_its_first_draw():
