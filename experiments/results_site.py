@@ -90,17 +90,22 @@ def site_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """
     places = {part.name: f"{row.paper}, {row.place}" for row in choose() for part in row.recorded}
     runs, rows = list[dict[str, Any]](), list[dict[str, Any]]()
+    known = dict[tuple[str, str], dict[str, Any]]()  # a run may be in the records of several tables
     for file in sorted(folder.rglob("results/*.json")):
         record = RowRecord.model_validate_json(file.read_bytes())
         for key, run in record.runs.items():
             found = list(_rows(key, run, len(runs)))
-            if not found:
+            source = places.get(record.row, record.row.replace("_", " "))
+            source = f"{source}, {key.replace('_', ' ')}" if key else source
+            same = known.get((run["command"], run["time"]))
+            if same is not None:
+                same["source"] += f"; {source}"
+            if not found or same is not None:
                 continue
             rows += found
-            source = places.get(record.row, record.row.replace("_", " "))
             runs.append(
                 {
-                    "source": f"{source}, {key.replace('_', ' ')}" if key else source,
+                    "source": source,
                     "model": _model(run),
                     "device": f"{run['device']['device_name']}, threads: {run['device']['threads']}",
                     "clock": "modelled" if run["clock"] != "measured" else "measured",
@@ -110,6 +115,7 @@ def site_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
                     "date": run["time"][:10],
                 }
             )
+            known[run["command"], run["time"]] = runs[-1]
     return {"runs": runs, "rows": rows}
 
 

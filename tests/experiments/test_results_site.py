@@ -105,6 +105,15 @@ def test_a_run_is_kept_and_shown_with_speedup_and_acceptance_by_position(study, 
     assert found["everyday tasks: a"]["prompts"] == 5
 
 
+def test_a_run_of_several_tables_is_shown_once_with_all_of_them(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for name in ("first", "second"):
+        kept(study).model_copy(update={"row": name}).write(tmp_path / "results")
+    data = site_of(tmp_path)
+    assert [run["source"] for run in data["runs"]] == ["first; second"]
+    assert len(data["rows"]) == 2
+
+
 def test_a_folder_without_records_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be the folder of a finished run or study"):
         kept(tmp_path)
@@ -133,9 +142,10 @@ def test_a_browser_filters_sorts_and_draws(tmp_path, width, dark):
 
 
 def rows_of_the_page() -> tuple[int, int]:
-    """Return the number of rows, and that of the rows of the real model with a speedup."""
+    """Return the number of rows, and that of the real model's rows with a measured speedup."""
     found = BLOCK.search((ROOT / PAGE).read_text(encoding="utf-8"))
     assert found is not None
     data = json.loads(found[0].partition("\n")[2].removesuffix("</script>"))
-    models = [data["runs"][row["run"]]["model"] for row in data["rows"] if "speedup" in row]
-    return len(data["rows"]), models.count("SmolLM2-135M-Instruct")
+    runs = [data["runs"][row["run"]] for row in data["rows"] if "speedup" in row]
+    real = [run for run in runs if (run["model"], run["clock"]) == ("SmolLM2-135M-Instruct", "measured")]
+    return len(data["rows"]), len(real)
