@@ -23,7 +23,7 @@ FEWEST_PROMPTS = 4
 FEWEST_OF_A_KIND = 3
 """Fewest prompts of each kind for an interval within kinds. The spread of two is mostly luck."""
 WITHIN = "Student's t, within kinds of at least three prompts each"
-"""How an interval is computed, for notes below tables."""
+"""The kind of interval, for notes below tables."""
 IMPOSSIBLE = 1.15
 """Largest believed speedup per token per step. A pass over a tree costs at least as much as over one row."""
 
@@ -317,8 +317,8 @@ def standard_error(
 ) -> tuple[float, float]:
     """Return the standard error of the mean of ``values``, and how many degrees of freedom it has fewer than values.
 
-    If there are at least three of each of several kinds, their mix counts as given, as in a stratified sample: the
-    error is from the differences within kinds alone, with Satterthwaite's degrees of freedom.
+    With at least three of each of several kinds, their mix counts as given, as in a stratified sample. The error is
+    then from the differences within kinds alone, with Satterthwaite's degrees of freedom.
     """
     n = values.size
     if n < 2:

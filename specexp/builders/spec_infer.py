@@ -15,8 +15,8 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 class SpecInfer(TreeBuilder):
     """A tree of tokens drawn with replacement (Miao et al. 2023, section 3: "expansion-based").
 
-    A token drawn again below the same parent adds no node: it is fed once, but the verifier counts every draw, and
-    every draw goes on below the node with draws of its own, as a separate sequence would.
+    A token drawn again below the same parent adds no node: it is fed once, but the verifier counts every draw. Every
+    draw goes on below that node with draws of its own, as a separate sequence would.
 
     Args:
         widths: number of draws that follow each draw, depth by depth: ``[8, 1, 1]`` draws eight sequences of three.

@@ -116,7 +116,7 @@ class ForeignEngine(metaclass=Checked):
 
     @property
     def files(self) -> Sequence[str]:
-        """Files that the engine reads itself, beside the models of the pair."""
+        """Files that the engine reads itself, in addition to the models of the pair."""
         return ()
 
     @property

@@ -56,7 +56,7 @@ def test_a_table_of_results_becomes_aligned_text(tmp_path):
     ]
 
 
-def test_each_engine_is_compared_with_our_plain_decoding_or_its_row_says_why_not():
+def test_an_engine_is_compared_with_our_plain_decoding_or_its_row_has_the_reason():
     def answers(arm, seconds, **given):
         return [record(arm, prompt, seconds, **given) for prompt in range(2)]
 
