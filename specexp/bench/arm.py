@@ -176,7 +176,7 @@ class LearningArm(Arm):
         return max(one.exploring for one in controllers_of(self.parts.controller))
 
     def learn(self, prompts: Sequence[Prompt], decode: Callable[[Prompt], object] | None = None) -> None:
-        """Decode prompts to learn from them, again until at most 2.5 % of the decisions are random.
+        """Decode prompts to learn from them, again until at most 1 % of the decisions are random.
 
         After :data:`MOST_ROUNDS` rounds it ends in any case. ``decode`` is :meth:`decode` by default.
         """

@@ -22,8 +22,8 @@ FEWEST_TOKENS = 8
 """Fewest tokens of an answer, before any repetition, from which decoding can be measured."""
 MOST_RANDOM = 0.05
 """Largest share of random decisions at which an arm is compared."""
-LEARNED = MOST_RANDOM / 2
-"""Share of random decisions at which a warm-up ends. Chance seldom doubles it in the steps that are measured."""
+LEARNED = MOST_RANDOM / 5
+"""Share of random decisions at which a warm-up ends. In a hundred steps two may explore, which makes 4 % of the decisions."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts that every sequence has; see :class:`PromptRecord`."""
 
