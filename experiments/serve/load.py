@@ -238,7 +238,10 @@ def llama_servers(
 async def load(
     address: str, body: Callable[[Any, int], Body], prompts: Sequence[Any], at_once: int, requests: int
 ) -> Round:
-    """Send requests from ``at_once`` clients, each of which sends the next once it has its answer."""
+    """Send requests from ``at_once`` clients, each of which sends the next once it has its answer.
+
+    It returns when the server rests again, because vLLM's workers poll on a core for a second after an answer.
+    """
     answers, waiting = list[Answer](), iter(range(requests))
     fresh = httpx.Limits(max_keepalive_connections=0)  # llama.cpp's server closes kept ones at will
     async with httpx.AsyncClient(base_url=address, timeout=600, limits=fresh) as client:
@@ -249,7 +252,9 @@ async def load(
 
         started = time.perf_counter()
         await asyncio.gather(*(ask() for _ in range(at_once)))
-        return answers, time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        await asyncio.sleep(1.2)
+        return answers, seconds
 
 
 def table(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:

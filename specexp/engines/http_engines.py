@@ -135,6 +135,8 @@ class _Endpoint(RunningEngine):
         try:
             with background_requests(ask, token_ids, engine.load - 1):
                 found = ask(token_ids)
+            if self._server is not None:
+                self._server.rest()
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
                 raise EngineError(f"the server {self._server.end()}: {error}") from error

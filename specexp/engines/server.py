@@ -30,6 +30,8 @@ _ERROR = re.compile(
     re.MULTILINE,
 )
 _POLL_SECONDS = 0.1
+_REST_SECONDS = 3.0  # vLLM's workers poll on a core each for a second after an answer
+_RESTING = 0.2  # cores
 _SIGNAL_HELPS = {
     "SIGILL": "its build uses instructions that this processor lacks: use a build for any processor, such as xllamacpp",
     "SIGSEGV": "another build may help, and for llama.cpp with quantized weights --no-repack",
@@ -122,6 +124,23 @@ class StartedServer:
             return int(sum(one.memory_info().rss for one in processes))
         except psutil.Error:
             return None
+
+    def rest(self) -> None:
+        """Wait, for at most three seconds, until the server computes no longer, so that it disturbs no other one."""
+        deadline, before = time.monotonic() + _REST_SECONDS, self._cpu_seconds()
+        while time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            now = self._cpu_seconds()
+            if now - before < _RESTING * _POLL_SECONDS:
+                break
+            before = now
+
+    def _cpu_seconds(self) -> float:
+        try:
+            times = [one.cpu_times() for one in psutil.Process(self._process.pid).children(recursive=True)]
+            return float(sum(one.user + one.system for one in times))
+        except psutil.Error:
+            return 0.0
 
     def close(self) -> None:
         """Stop the server and all processes that it started."""

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +23,7 @@ from specexp.engines import http_engines, llama_wheel, openai_client
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engines import LlamaCppServer, OpenAIEndpoint
 from specexp.engines.openai_client import Streamed, model_of
-from specexp.engines.server import StartedServer, filled
+from specexp.engines.server import StartedServer, filled, free_port
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import ModelPair
 
@@ -244,6 +245,38 @@ def test_a_server_that_a_signal_ends_is_named_with_what_helps(name, help_text) -
     code = f"import os, signal; print('loading', flush=True); os.kill(os.getpid(), signal.{name})"
     with pytest.raises(EngineError, match=rf"healthy, it was ended by {name} \(loading\); .*{help_text}"):
         StartedServer([sys.executable, "-c", code], "http://127.0.0.1:9", 30)
+
+
+POLLING = """
+import http.server, sys, threading, time
+
+def poll(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/poll/"):
+            threading.Thread(target=poll, args=(float(self.path[6:]),), daemon=True).start()
+        self.send_response(200)
+        self.end_headers()
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_server_rests_when_it_has_stopped_polling_or_after_three_seconds() -> None:
+    port = free_port()
+    server = StartedServer([sys.executable, "-c", POLLING, str(port)], f"http://127.0.0.1:{port}", 30)
+    try:
+        for polls, rests in ((0.8, 0.7), (20, 2.9)):
+            openai_client.fetch(f"{server.url}/poll/{polls}", 5)
+            started = time.monotonic()
+            server.rest()
+            assert rests < time.monotonic() - started < rests + 2
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize(
