@@ -23,7 +23,7 @@ FEWEST_TOKENS = 8
 MOST_RANDOM = 0.05
 """Largest share of random decisions at which an arm is compared."""
 LEARNED = MOST_RANDOM / 5
-"""Share of random decisions at which a warm-up ends. In a hundred steps two may explore, which makes 4 % of the decisions."""
+"""Share of random decisions at which a warm-up ends. Two exploring steps of a hundred make 4 % of the decisions."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts that every sequence has; see :class:`PromptRecord`."""
 
