@@ -145,6 +145,8 @@ def constraint_of(
         for place, schema in _schemas_in(value) if kind == "json" else ():
             _matcher(kind, schema, vocabulary, place)  # raises at the deepest schema that cannot be read by itself
         raise
+    for place, schema in _schemas_in(json.loads(value) if isinstance(value, str) else value) if kind == "json" else ():
+        _check_keys(schema, (kind, *place))
     return GrammarConstraint(matcher, vocabulary, eos)
 
 
@@ -178,6 +180,21 @@ def _matcher(kind: str, value: Any, vocabulary: LLTokenizer, place: tuple[str, .
     if fault:
         raise ConstraintError(" ".join(fault.split()), (kind, *place))
     return matcher
+
+
+def _check_keys(schema: Mapping[str, Any], place: tuple[str, ...]) -> None:
+    """Raise ConstraintError if an answer may have fewer keys than ``minProperties``.
+
+    llguidance 1.9.1 counts a key that ``properties`` does not name each time, though JSON keeps only its last value.
+    """
+    is_open = schema.get("additionalProperties", True) is not False or "patternProperties" in schema
+    least = schema.get("minProperties", 0)
+    if is_open and least > max(1, len(schema.get("required", ()))):
+        raise ConstraintError(
+            "minProperties must be at most 1, or required as many, if keys may be others than those of properties, "
+            f"since such a key may repeat, got {least}",
+            place,
+        )
 
 
 def _schemas_in(

@@ -176,6 +176,11 @@ def test_forced_text_is_drafted() -> None:
             ("json", "anyOf", "1"),
             "not",
         ),
+        (
+            {"json": {"properties": {"a": {"minProperties": 2, "additionalProperties": {"type": "null"}}}}},
+            ("json", "properties", "a"),
+            "minProperties must be at most 1, or required as many, if keys may be others .*, got 2",
+        ),
         ({"regex": "(a"}, ("regex",), "unclosed group"),
         ({"json": "{"}, ("json",), "Expecting property name"),
     ],
@@ -185,6 +190,18 @@ def test_what_cannot_be_read_is_named(spec: dict[str, Any], key: tuple[str, ...]
         constraint_by(spec)
     assert error.value.key == key
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"additionalProperties": {"type": "null"}, "minProperties": 1},
+        {"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "minProperties": 2},
+        {"properties": {"a": {}, "b": {}}, "additionalProperties": False, "minProperties": 2},
+    ],
+)
+def test_a_least_number_of_keys_is_taken_where_no_key_can_repeat(schema: dict[str, Any]) -> None:
+    constraint_by({"json": {"type": "object", **schema}})
 
 
 def test_a_vocabulary_is_prepared_once_for_a_tokenizer() -> None:
