@@ -128,7 +128,8 @@ def engines(records: Sequence[PromptRecord]) -> str:
             own = [one for one in records if one.arm == arm]
             failed = next((one.error.partition("\n")[0] for one in own if one.error), "")
             speedup = paired_speedup(records, arm, "plain")
-            cells.append("1" if arm == "plain" else "not installed" if not own else failed or speedup.unlabeled)
+            figure = speedup.unlabeled if speedup.refused is None else speedup.refused.partition(" from ")[0]
+            cells.append("1" if arm == "plain" else "not installed" if not own else failed or figure)
         rows.append([name, *cells])
     return aligned(rows)
 

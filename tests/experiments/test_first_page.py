@@ -65,11 +65,12 @@ def test_an_engine_is_compared_with_our_plain_decoding_or_its_row_has_the_reason
         *answers("specexp, prompt lookup and Token Recycling", 0.5),
         *answers("vLLM, plain", 2.0),
         *answers("vLLM, n-grams", 1.0, error="EngineError: it exited with status 1"),
+        *answers("llama.cpp, n-grams", 0.5, token_ids=(5, 9)),
     ]
     rows = [re.split(" {2,}", line) for line in engines(records).splitlines()]
     assert rows[1:5] == [
         ["specexp", "1", "2.00x [2.00, 2.00]"],
         ["vLLM", "0.50x [0.50, 0.50]", "EngineError: it exited with status 1"],
         ["vLLM, our drafts", "0.50x [0.50, 0.50]", "not installed"],
-        ["llama.cpp", "not installed", "not installed"],
+        ["llama.cpp", "not installed", "2 of 2 outputs differ"],
     ]
