@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # llguidance 1.9.1: a key that "properties" does not name may come twice, and counts twice for minProperties.
 # {"a": 1, "a": 2} is taken for a schema of at least two properties. A JSON parser keeps one of them, so the parsed answer
-# does not fit the schema. Keys that "properties" names come once.
+# does not fit the schema.
 # One would have guessed that a constrained answer validates against its schema.
 set -euo pipefail
 folder=$(mktemp -d)
@@ -25,8 +25,7 @@ def taken(schema, text):
 number, text = {"type": "integer"}, '{"a":1,"a":2}'
 schema = {"type": "object", "additionalProperties": number, "minProperties": 2}
 fits = jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
-closed = {"type": "object", "properties": {"a": number, "b": number}, "additionalProperties": False, "minProperties": 2}
-found = {"taken": taken(schema, text), "fits": fits, "taken if all keys are named": taken(closed, text)}
+found = {"taken": taken(schema, text), "fits": fits}
 print(found)
-assert list(found.values()) == [True, False, False]
+assert found == {"taken": True, "fits": False}
 PYTHON
