@@ -15,6 +15,7 @@ from specexp.bench.record import (
     COUNTS,
     LEARNED,
     MEASURED,
+    MOST_RANDOM,
     PromptRecord,
     by_position,
     describe as describe,
@@ -176,14 +177,15 @@ class LearningArm(Arm):
         return max(one.exploring for one in controllers_of(self.parts.controller))
 
     def learn(self, prompts: Sequence[Prompt], decode: Callable[[Prompt], object] | None = None) -> None:
-        """Decode prompts to learn from them, again until at most 1 % of the decisions are random.
+        """Decode prompts to learn from them, again until the controller hardly explores, or explores at its minimum.
 
         After :data:`MOST_ROUNDS` rounds it ends in any case. ``decode`` is :meth:`decode` by default.
         """
         for _ in range(MOST_ROUNDS):
+            before = self.exploring
             for prompt in prompts:
                 (decode or self.decode)(prompt)
-            if self.exploring <= LEARNED:
+            if self.exploring <= LEARNED or self.exploring == before <= MOST_RANDOM:
                 break
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
