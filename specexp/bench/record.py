@@ -24,7 +24,7 @@ MOST_RANDOM = 0.05
 """Largest share of random decisions at which an arm is compared."""
 LEARNED = MOST_RANDOM / 25
 """Share of random decisions at which a warm-up ends. A step that explores drafts to the end and decides as often as
-five others, so that one of a hundred measured steps may make more than 5 % of the decisions."""
+five others. One of a hundred measured steps may therefore make more than 5 % of the decisions."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts that every sequence has; see :class:`PromptRecord`."""
 
