@@ -22,7 +22,7 @@ FEWEST_TOKENS = 8
 """Fewest tokens of an answer, before any repetition, from which decoding can be measured."""
 MOST_RANDOM = 0.05
 """Largest share of random decisions at which an arm is compared."""
-LEARNED = MOST_RANDOM / 25
+LEARNED = MOST_RANDOM / 500
 """Share of random decisions at which a warm-up ends. A step that explores drafts to the end and decides as often as
 five others. One of a hundred measured steps may therefore make more than 5 % of the decisions."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
