@@ -1,8 +1,11 @@
 """Tile instructions, emulated in C++ on machines that have none."""
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
+
+from transformers import PreTrainedModel
 
 from specexp.base.kernels import library
 from specexp.models import compiled, llama_weights
@@ -15,5 +18,10 @@ WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
 def emulated_tiles() -> Iterator[None]:
     """Make compiled passes that are loaded within multiply by tiles."""
     kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES", "-ftree-vectorize"))
-    with patch.object(compiled, "kernels_of", lambda model, tell: kernels):
+
+    def kernels_of(model: PreTrainedModel, tell: Callable[[str], None]) -> ctypes.CDLL:
+        usual = llama_weights.kernels_of(model, tell)  # with shorter vectors if the model's sizes need them
+        return kernels if usual.lanes() == kernels.lanes() else usual
+
+    with patch.object(compiled, "kernels_of", kernels_of):
         yield
