@@ -111,7 +111,7 @@ def tokens_picture(records: Sequence[PromptRecord], winner: str) -> str:
     return tokens_by_pass(panels)
 
 
-def engine_lines() -> list[PromptRecord]:
+def compare_engines() -> list[PromptRecord]:
     """Run the comparison of engines with those that are installed here, and return its records."""
     usable = [arm.name for arm in arms_of(load_config(ENGINES)) if not missing_engine(arm.config)]
     lines_of(GGUF)
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = lines_of(MAIN_JOB)
     for name in BY_TASK:
         lines_of(f"python -m specexp.run experiments/{name}.yaml")
-    compared = engine_lines()
+    compared = compare_engines()
     trees = {
         "tree": "",
         "nodes": ".3g",

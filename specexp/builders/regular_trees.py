@@ -63,7 +63,11 @@ class TokenRecyclingTree(StaticTree):
         super().__init__(_paths_of_child_counts(_FIGURE_5))
 
 
-def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
+def size_of(name: str, widths: Sequence[int]) -> tuple[int, int]:
+    """Return the number of nodes and of leaves of the builder ``name``'s full tree with these widths.
+
+    Raises ValueError if there is no width, one is below 1, or the tree is too large.
+    """
     if not widths or min(widths) < 1:
         raise ValueError(f"{name}: widths must be at least one number >= 1, got {list(widths)}")
     nodes, row = 0, 1
@@ -72,6 +76,11 @@ def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
         nodes += row
         if nodes > MOST_NODES:  # checked here, before a product of thousands of widths is computed
             raise ValueError(f"{name}: widths must make at most {MOST_NODES} nodes, got at least {nodes}")
+    return nodes, row
+
+
+def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
+    size_of(name, widths)
     return [
         list(path) for depth in range(len(widths)) for path in product(*(range(width) for width in widths[: depth + 1]))
     ]

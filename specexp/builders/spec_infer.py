@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.builders.static_tree import MOST_NODES
+from specexp.builders.regular_trees import size_of
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
@@ -29,16 +29,8 @@ class SpecInfer(TreeBuilder):
     accepts_fewer_candidates = True  # a node may be drawn more often than there are tokens
 
     def __init__(self, widths: list[int]) -> None:
-        if not widths or min(widths) < 1:
-            raise ValueError(f"SpecInfer: widths must be at least one number >= 1, got {list(widths)}")
-        draws, row = 0, 1
-        for width in widths:
-            row *= width
-            draws += row
-            if draws > MOST_NODES:
-                raise ValueError(f"SpecInfer: widths must make at most {MOST_NODES} nodes, got at least {draws}")
         self.widths = list(widths)
-        self._most, self._widest = draws, row
+        self._most, self._widest = size_of(type(self).__name__, widths)
 
     @property
     @override
