@@ -73,6 +73,10 @@ class RunningEngine(ABC):
             EngineError: the engine does not answer, or its answer is not valid.
         """
 
+    def memory_bytes(self) -> int | None:
+        """Return the memory of the processes started for the engine; None if there are none."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - most engines have no process to stop
         """Stop the engine's processes."""
 

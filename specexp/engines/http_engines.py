@@ -168,7 +168,7 @@ class _Endpoint(RunningEngine):
             steps=max(1, len(tokens) - accepted) if speculation else arrivals,
             accepted_drafts=accepted,
             drafted_nodes=speculation.get("num_draft_tokens", 0),
-            memory_bytes=None if self._server is None else self._server.memory_bytes(),
+            memory_bytes=self.memory_bytes(),
             start_seconds=None if self._server is None else self._server.start_seconds,
         )
 
@@ -181,6 +181,10 @@ class _Endpoint(RunningEngine):
             (begin, end) for begin, end in found.offset_mapping if begin < min(end, len(first))
         ]
         return sum(min(1.0, (len(first) - begin) / (end - begin)) for begin, end in spans)
+
+    @override
+    def memory_bytes(self) -> int | None:
+        return None if self._server is None else self._server.memory_bytes()
 
     @override
     def close(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from typing_extensions import override
 
 from specexp.base.messages import counted
@@ -26,22 +28,39 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 
+log = logging.getLogger(__name__)
+_SPARE = 1.2  # an engine grows while it answers
+_FEW = 8  # tokens of a warm-up
+
+
 class EnginePool:
-    """The running engines of a study. Unused ones keep running for later trials until a different engine must start."""
+    """The running engines of a study. Unused ones keep running for later trials until a different engine must start.
+
+    If memory has no room for one more, an engine in use is stopped, and starts again when its turn comes.
+    """
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
-        self._running: dict[Hashable, RunningEngine] = {}
+        self._running: dict[Hashable, RunningEngine] = {}  # in the order of use
         self._users: dict[Hashable, set[int]] = {}
+        self._stopped: set[Hashable] = set()  # for want of memory
 
     def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
         """Return the running engine with the restart key of ``engine``, starting it if necessary."""
         key = self._key(engine)
-        if key not in self._running:
-            self._close_idle()  # two engines may not fit into memory together
+        if key in self._running:
+            self._running[key] = self._running.pop(key)
+        else:
+            self._close_idle()
+            self._make_room()
             self._running[key] = engine.start(self.pair)
         self._users.setdefault(key, set()).add(user)
         return self._running[key]
+
+    def restarts(self, engine: ForeignEngine) -> bool:
+        """Return whether the next :meth:`take` starts an engine again that was stopped for want of memory."""
+        key = self._key(engine)
+        return key in self._stopped and key not in self._running
 
     def leave(self, user: int) -> None:
         """Release all engines that ``user`` has taken."""
@@ -63,6 +82,17 @@ class EnginePool:
     def _close_idle(self) -> None:
         for key in [key for key in self._running if not self._users.get(key)]:
             self._running.pop(key).close()
+
+    def _make_room(self) -> None:
+        """Stop the engines used last, whose next turn is the furthest, until one as large as the largest fits."""
+        needed = _SPARE * max([one.memory_bytes() or 0 for one in self._running.values()], default=0)
+        while self._running and (free := psutil.virtual_memory().available) < needed:
+            if not self._stopped:
+                sizes = f"memory has {free / 1e9:.1f} GB left and an engine takes {needed / _SPARE / 1e9:.1f} GB"
+                log.warning("%s, so engines start anew between prompts: a study with fewer ends sooner", sizes)
+            key, running = self._running.popitem()
+            self._stopped.add(key)
+            running.close()
 
     def _key(self, engine: ForeignEngine) -> Hashable:
         return type(engine), engine.restart_key
@@ -106,7 +136,10 @@ class ServedArm(LearningArm):
                     f"got {len(longer)} tokens"
                 )
             try:
+                restarts = self.pool.restarts(engine)
                 running = self.pool.take(engine, id(self))
+                if restarts:  # the first answer is slow, and a drafter must not learn this prompt
+                    running.answer(engine, longer[::-1], min(wanted, room, _FEW), self._eos)
                 found.append(running.answer(engine, longer, min(wanted, room), self._eos))
             except EngineError:
                 self.pool.drop(engine)

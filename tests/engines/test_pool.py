@@ -1,16 +1,22 @@
 """Running engines: shared, kept while idle, dropped after a failure; and OpenVINO's own."""
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
 from helpers.small_gguf import small_llama, tokenizer
 
-from specexp.engines.engine import ForeignEngine, RunningEngine
+from specexp.bench.arm_spec import ArmSpec
+from specexp.config import Generation
+from specexp.core.parts import Parts
+from specexp.data import Prompt
+from specexp.engines.engine import EngineAnswer, ForeignEngine, RunningEngine
 from specexp.engines.openvino import OpenVINO
-from specexp.engines.served_arm import EnginePool
+from specexp.engines.served_arm import EnginePool, ServedBackend
 from specexp.engines.settings import OpenVinoSettings
 from specexp.models.pair import ModelPair
+from specexp.verifiers import Greedy
 
 
 class Fake(ForeignEngine):
@@ -42,15 +48,24 @@ class Running(RunningEngine):
     def __init__(self, key: str) -> None:
         self.key = key
 
-    def answer(self, engine, token_ids, max_new_tokens, eos): ...
+    def answer(self, engine, token_ids, max_new_tokens, eos):
+        Fake.log.append(f"answer {self.key} {token_ids}")
+        return EngineAnswer([1], "length", 0.1, 0.1, 0, 1)
+
+    def memory_bytes(self):
+        return 3 * 10**9
 
     def close(self) -> None:
         Fake.log.append(f"close {self.key}")
 
 
+@pytest.fixture(autouse=True)
+def _new_log():
+    Fake.log.clear()
+
+
 @pytest.fixture
 def pool():
-    Fake.log.clear()
     return EnginePool(None)
 
 
@@ -76,6 +91,38 @@ def test_a_failed_engine_is_started_again(pool) -> None:
     pool.drop(Fake("a"))
     pool.take(Fake("a"), 1)
     assert Fake.log == ["start a", "close a", "start a"]
+
+
+@pytest.fixture
+def memory_for_two(monkeypatch):
+    def memory():
+        started, closed = (sum(line.startswith(word) for line in Fake.log) for word in ("start", "close"))
+        return SimpleNamespace(available=9 * 10**9 - (started - closed) * 3 * 10**9)
+
+    monkeypatch.setattr("psutil.virtual_memory", memory)
+
+
+def test_engines_beyond_the_memory_take_turns(pool, memory_for_two, caplog) -> None:
+    for user, name in enumerate(["plain", "a", "b"]):
+        pool.take(Fake(name), user)
+    assert Fake.log == ["start plain", "start a", "close a", "start b"]
+    assert pool.restarts(Fake("a"))
+    pool.take(Fake("a"), 1)
+    assert Fake.log[4:] == ["close b", "start a"]  # plain's turn comes before b's
+    assert caplog.messages == [
+        "memory has 3.0 GB left and an engine takes 3.0 GB, so engines start anew between prompts: a study with fewer "
+        "ends sooner"
+    ]
+
+
+def test_a_restarted_engine_warms_up_on_other_text(memory_for_two) -> None:
+    model = small_llama("Llama")
+    backend = ServedBackend(ModelPair(model, model, tokenizer(), "small"))
+    specs = [ArmSpec(name, Generation(max_new_tokens=4), Parts(verifier=Greedy()), engine=Fake(name)) for name in "abc"]
+    arms, prompt = [backend.arm(spec) for spec in specs], Prompt("one", "made", ("only",), (5, 6, 7), 0)
+    for arm in [*arms, arms[1]]:
+        arm.decode(prompt)
+    assert Fake.log[-4:] == ["close c", "start b", "answer b [7, 6, 5]", "answer b [5, 6, 7]"]
 
 
 def test_another_drafter_of_openvino_needs_a_restart_and_other_lengths_need_none() -> None:
