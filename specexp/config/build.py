@@ -138,13 +138,8 @@ def build_engine(config: Config) -> Any:
 def missing_engine(config: Config) -> str:
     """Return in a sentence that this machine lacks the engine or a file of it; empty if not, or if there is none."""
     engine = build_engine(config)
-    if engine is None:
-        return ""
-    absent = next((file for file in engine.files if not Path(file).exists()), None)
-    if engine.installed and absent is None:
-        return ""
-    why = "is not installed here" if not engine.installed else f"needs {absent}, which does not exist"
-    return f"{config.source_of(('engine',))}: engine: {type(engine).__name__} {why}, so it cannot start."
+    why = "" if engine is None else engine.lacks() if engine.installed else "is not installed here"
+    return why and f"{config.source_of(('engine',))}: engine: {type(engine).__name__} {why}, so it cannot start."
 
 
 def build_task_items(config: Config) -> TaskItems | None:

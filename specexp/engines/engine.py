@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from specexp.base.checked import Checked
@@ -114,14 +115,19 @@ class ForeignEngine(metaclass=Checked):
         """The engine's version, which is available before the engine starts."""
 
     @property
+    def files(self) -> Sequence[str]:
+        """Files that the engine reads itself, in addition to the models of the pair."""
+        return ()
+
+    @property
     def installed(self) -> bool:
         """True where this machine has the engine, as far as can be seen before it starts."""
         return self.version != NOT_INSTALLED
 
-    @property
-    def files(self) -> Sequence[str]:
-        """Files that the engine reads itself, in addition to the models of the pair."""
-        return ()
+    def lacks(self) -> str:
+        """Return what is missing, such as ``needs FILE, which does not exist``; empty if nothing is known to be."""
+        absent = next((file for file in self.files if not Path(file).exists()), None)
+        return "" if absent is None else f"needs {absent}, which does not exist"
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds
 from specexp.engines.settings import VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
-from specexp.models.sources import sources_of
+from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
@@ -87,6 +87,21 @@ class VLLM(HttpEngine):
     @override
     def version(self) -> str:
         return _version(self.python)
+
+    @override
+    def lacks(self) -> str:
+        one = self.settings
+        if one is None or one.model is None or one.method == "custom_class":
+            return ""
+        try:
+            check_source("draft", one.model)
+        except PairError as error:
+            return f"cannot load its draft model, since {error}"
+        try:
+            check_reachable("draft", one.model)
+        except PairError:
+            return f"cannot load its draft {one.model!r}, which is not a folder, and the hub cannot be reached"
+        return ""
 
     @property
     @override

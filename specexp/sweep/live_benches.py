@@ -50,7 +50,10 @@ class EngineBench(Bench):
 
     @override
     def compose(self, name: str, config: Config) -> LearningArm:
-        return self.arm(name, self.plain_parts, engine=build_engine(config))
+        engine = build_engine(config)
+        if why := engine.lacks():
+            raise ValueError(f"{type(engine).__name__} {why}")
+        return self.arm(name, self.plain_parts, engine=engine)
 
     @override
     def plain(self) -> LearningArm:

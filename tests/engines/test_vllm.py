@@ -19,6 +19,7 @@ from specexp.engines.engine import EngineError
 from specexp.engines.settings import VllmSettings
 from specexp.engines.vllm import VLLM
 from specexp.models.pair import load_pair
+from specexp.sweep.command import main as sweep
 
 PYTHON = os.environ.get("SPECEXP_VLLM_PYTHON", "")
 real = [
@@ -87,6 +88,26 @@ def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_pat
     assert sentence in capsys.readouterr().out
     assert main([str(file), "--output", str(tmp_path / "runs")]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_draft_model_that_is_nowhere_is_named(tmp_path) -> None:
+    (tmp_path / "config.json").touch()
+    missing, damaged = (VLLM(VllmSettings("draft_model", 2, model=name)) for name in ("models/none", str(tmp_path)))
+    assert missing.lacks() == ("cannot load its draft 'models/none', which is not a folder, and the hub cannot be reached")
+    assert damaged.lacks() == (
+        f"cannot load its draft model, since draft {str(tmp_path)!r} has no weights: copy its .safetensors files into "
+        "the folder"
+    )
+    assert VLLM(VllmSettings("custom_class", 2, model="a.module.Proposer")).lacks() == ""
+
+
+def test_a_study_leaves_out_what_its_engine_lacks(capsys, tmp_path, monkeypatch) -> None:
+    file = Path("experiments/engines/vllm.yaml").resolve()
+    monkeypatch.chdir(tmp_path)
+    assert sweep([str(file), "--dry-run"]) == 0
+    left_out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not measured: ")]
+    assert ["draft model" in left_out[0], "EAGLE-3 head" in left_out[1], len(left_out)] == [True, True, 2]
+    assert left_out[1].endswith("'models/smollm2-eagle3', which is not a folder, and the hub cannot be reached.")
 
 
 def test_plain_decoding_is_the_same_engine_without_speculation() -> None:
