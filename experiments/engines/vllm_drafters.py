@@ -1,4 +1,4 @@
-"""Our drafter inside vLLM against vLLM's own n-grams: one request, prompts to edit and to summarise, in turns.
+"""Our drafter inside vLLM against vLLM's own n-grams: one request, by default prompts to edit and to summarise.
 
 All servers run at once, and each prompt is decoded by all of them before the next one. Ratios are paired by prompt.
 Outputs are compared with vLLM's plain ones. Writes runs/vllm_drafters/{drafters.md,prompts.json}.
@@ -25,7 +25,6 @@ from specexp.engines.vllm import VLLM
 from specexp.models.pair import load_pair
 
 PLAIN, DEFAULT, BEST, OURS = "plain", "default n-grams", "best n-grams", "our drafter"
-TASKS = ("edit a file", "summarise")
 
 
 def engines(options: argparse.Namespace) -> dict[str, VLLM]:
@@ -47,6 +46,7 @@ def main() -> None:
     parser.add_argument("--ours", type=int, default=5, help="most tokens that our drafter drafts")
     parser.add_argument("--length", type=int, default=4, help="tokens that the best n-grams draft")
     parser.add_argument("--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram")
+    parser.add_argument("--tasks", nargs="+", default=["edit a file", "summarise"])
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default="float32", help="of the weights")
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     pair = load_pair("smollm2", target_dtype=options.dtype)
     every = Workload(EverydayTasks()).load(pair.tokenizer)
-    prompts = [one for one in every if one.category in TASKS][: options.prompts]
+    prompts = [one for one in every if one.category in options.tasks][: options.prompts]
     made = engines(options)
     for name, url in zip(made, options.urls, strict=False):
         made[name].url = url

@@ -5,6 +5,7 @@ prompts as token ids, answers of equal length. Ratios are paired by round. Write
 runs/serve_vllm/{load.md,requests.json}.
 
     python -m experiments.serve.vllm --rounds 3
+    python -m experiments.serve.vllm --rounds 10 --ours   # without vLLM
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--each", type=int, default=2, help="requests of each client in a round")
     parser.add_argument("--length", type=int, default=3, help="tokens that vLLM's n-grams draft")
     parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")
     parser.add_argument("--eager", action="store_true", help="start vLLM without compiling")
+    parser.add_argument("--ours", action="store_true", help="measure only our server")
     parser.add_argument("--urls", nargs=2, default=[], help="running servers of vLLM, plain and with n-grams")
     parser.add_argument("--output", type=Path, default=Path("runs/serve_vllm"))
     options = parser.parse_args()
@@ -63,7 +66,7 @@ def main() -> None:
         own = our_server(
             "smollm2:tree", ports[0], "--lanes", str(most), "--threads", "2", "--target-dtype", options.dtype
         )
-        commands = (own,) if options.urls else (own, plain, drafting)
+        commands = (own,) if options.urls or options.ours else (own, plain, drafting)
         urls = [
             *(
                 stack.enter_context(serving(command, port, work / f"{port}.log", 600))[1]
@@ -75,9 +78,9 @@ def main() -> None:
         arms = {
             OURS: (urls[0], partial(body, "smollm2")),
             OUR_PLAIN: (urls[0], partial(body, "smollm2", speculative=False)),
-            THEIR_PLAIN: (urls[1], partial(body, model)),
-            THEIRS: (urls[2], partial(body, model)),
         }
+        if not options.ours:
+            arms |= {THEIR_PLAIN: (urls[1], partial(body, model)), THEIRS: (urls[2], partial(body, model))}
         for url, made in arms.values():
             asyncio.run(load(url, made, prompts, most, most))  # warm
         print("all servers are up", flush=True)
@@ -85,7 +88,9 @@ def main() -> None:
             for at_once in options.at_once:
                 for name in np.random.default_rng([number, at_once]).permutation([*arms]).tolist():
                     url, made = arms[name]
-                    runs[name, at_once].append(asyncio.run(load(url, made, prompts, at_once, max(5, 2 * at_once))))
+                    runs[name, at_once].append(
+                        asyncio.run(load(url, made, prompts, at_once, max(5, options.each * at_once)))
+                    )
             text = write(runs, options.output)  # after each round, because one takes minutes
             print(f"round {number + 1}", flush=True)
     print(text)
@@ -111,7 +116,7 @@ def ratios(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:
     """Return a markdown table of tokens per second over those of another server, with 95 % intervals over rounds."""
     loads = sorted({at_once for _, at_once in runs})
     lines = [f"| tokens per second | {' | '.join(map(str, loads))} |", "|---" + "|--:" * len(loads) + "|"]
-    for name, other in PAIRS:
+    for name, other in (pair for pair in PAIRS if {*pair} <= {name for name, _ in runs}):
         cells = []
         for at_once in loads:
             both = zip(runs[name, at_once], runs[other, at_once], strict=True)
