@@ -42,6 +42,7 @@ def records_by_prompt(
     samples: int = 1,
     orders: Mapping[str, Sequence[Prompt]] | None = None,
     every: Mapping[str, int] | None = None,
+    most: Mapping[str, int] | None = None,
     analyses: Sequence[Observer] = (),
 ) -> Iterator[list[PromptRecord]]:
     """Yield the records of each prompt on demand. The caller may stop after any prompt.
@@ -56,6 +57,7 @@ def records_by_prompt(
         orders: All prompts in an arm's own order, keyed by arm name. If an earlier record is later found to differ from
             plain decoding, it is yielded again.
         every: For each arm name, n if the arm decodes only every n-th prompt; 1 by default.
+        most: For each arm name, the number of first prompts that the arm decodes; all by default.
         analyses: Observers of every step of our arms after the warm-up.
     """
     plain = plain_of(arms, baseline)
@@ -64,14 +66,14 @@ def records_by_prompt(
         if isinstance(arm, LearningArm):
             arm.observers = arm.timeline_observers = ()
     orders = orders or {}
-    every = every or {}
+    every, most = every or {}, most or {}
     records: dict[tuple[str, str, int], PromptRecord] = {}
     decoded: dict[str, Prompt] = {}
     for number, prompt in enumerate(prompts):
         if number == 0 and plain is not None:
             _warm_up(arms, prompt, analyses)
         new: list[PromptRecord] = []
-        due = [arm for arm in arms if number % every.get(arm.name, 1) == 0]
+        due = [arm for arm in arms if number % every.get(arm.name, 1) == 0 and number < most.get(arm.name, number + 1)]
         for sample in range(samples):
             shift = (number * samples + sample) % len(due)
             for place, arm in enumerate(due[shift:] + due[:shift]):

@@ -236,9 +236,9 @@ class Bench:
         """The digest of what the seconds of plain decoding depend on."""
         return digest_of([self.config.workload(), self.data().digest])
 
-    def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
-        """Keep only the first prompts of the search, the acceptance counts and the confirmation."""
-        for stage, most in ((None, prompts), ("count_acceptances", counted), ("confirm", confirmed)):
+    def cut(self, prompts: int, counted: int | None = None) -> None:
+        """Keep only the first prompts of the search and of the acceptance counts."""
+        for stage, most in ((None, prompts), ("count_acceptances", counted)):
             if most:
                 self.data(stage).keep(self.data(stage).prompts[:most])
 

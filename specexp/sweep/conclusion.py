@@ -131,16 +131,19 @@ def conclude(
 
 def _confirm(study: PreparedStudy) -> Confirmation:
     """Measure the best few trials on other prompts, and add predictions if the search was replayed."""
-    assert study.settings.confirm is not None
+    settings = study.settings.confirm
+    assert settings is not None
     bench, trials = study.bench.confirming, chosen(study.settings, study.trials)
     if not trials:
         why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
         raise StudyError(why)
     prompts, candidates = len(bench.data("confirm").prompts), counted(len(trials), "candidate")
-    study.say(f"Confirming {candidates} on {counted(prompts, 'other prompt')}.")
+    least, until = study.plan["confirmed"], study.confirms_until
+    at_least = "at least " if until is not None and least < prompts else ""
+    study.say(f"Confirming {candidates} on {at_least}{counted(least, 'other prompt')}.")
     with StageBar(study.console) as bar:
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * bench.samples)
-        found = confirm(trials, bench, bar.prompt, study.settings.confirm.of_each)
+        found = confirm(trials, bench, bar.prompt, settings.of_each, best=settings.best, least=least, until=until)
     predicted = [replace(one, predicted=study.bench.predict(one.attributes["resolved"])) for one in found.confirmed]
     return replace(found, confirmed=predicted)
 
@@ -230,9 +233,9 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
     # within a time limit, fewer prompts may have been confirmed than the set has
-    workload = study.bench.confirming.data("confirm").workload
-    cut = study.plan["confirmed"] < workload.preparation.taken
-    exhausted = workload.exhausted and not cut
+    data = study.bench.confirming.data("confirm")
+    cut = len(data.prompts) < data.workload.preparation.taken
+    exhausted = data.workload.exhausted and not cut
     more = more_prompts(config, "sweep", key, needed, exhausted=exhausted, changed=longer)
     return next_steps(settings, config, verdict_of(speedup, config.least_gain), more, deploys)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING
 
 import optuna
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 """Labels of the arms that decode without drafting."""
+
+
+COMMON = 15
+"""Number of prompts that all candidates decode. Further ones are for the best, since the others are for comparison."""
 
 
 class Watch(Observer):
@@ -110,32 +115,46 @@ def confirm(
     bench: Bench,
     tick: Callable[[], None],
     of_each: str | None = None,
+    *,
+    best: int,
+    least: int = 0,
+    until: float | None = None,
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`.
+    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`. Only the ``best``
+    first candidates and plain decoding go on after the first :data:`COMMON` prompts.
 
     Args:
         tick: Called after every prompt.
+        least: Minimum number of prompts.
+        until: Time, in seconds since the epoch, after which no more prompts begin. The bench keeps those decoded.
     """
     arms = {}
     for trial in trials:
         config = bench.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
         arm = bench.compose(name_of_trial(trial), config)
         arms[arm.name] = bench.deployed(arm)
-    watch = Watch()
+    watch, data = Watch(), bench.data("confirm")
     compared = [bench.plain(), *bench.other_arms(), *arms.values()]
     records: list[PromptRecord] = []
     try:
-        for new in records_by_prompt(
-            compared,
-            bench.data("confirm").prompts,
-            samples=bench.samples,
-            analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
+        for number, new in enumerate(
+            records_by_prompt(
+                compared,
+                data.prompts,
+                samples=bench.samples,
+                most={arm.name: COMMON for arm in compared if arm.name not in (PLAIN, *[*arms][:best])},
+                analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
+            ),
+            start=1,
         ):
             records += new
             tick()
-        records = decoded_again(compared, bench.data("confirm").prompts, records)
+            if until is not None and number >= least and time() > until:
+                data.keep(data.prompts[:number])
+                break
+        records = decoded_again(compared, data.prompts, records)
     finally:
         for one in compared:
             one.close()
@@ -149,8 +168,8 @@ def confirm(
 def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speedup] | None:
     """Return a candidate's tokens per step and speedup if it is reset before every prompt, as for a first request.
 
-    Decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not learn
-    from one prompt to the next.
+    Decodes the first :data:`COMMON` of the confirmation's prompts and writes the records to ``path``. Returns None if
+    the candidate does not learn from one prompt to the next.
     """
     arm, plain = bench.compose(f"{one.name}, cold", bench.config_of(one)), bench.plain()
     if not arm.parts.keeps_learning:
@@ -159,7 +178,7 @@ def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speed
     records: list[PromptRecord] = []
     try:
         bench.warm_started(arm)
-        prompts = bench.data("confirm").prompts
+        prompts = bench.data("confirm").prompts[:COMMON]
         for warmed in (plain, arm):
             decode_safely(warmed, prompts[0], 0, WARM_UP_TOKENS)
         for prompt in prompts:

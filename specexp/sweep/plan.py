@@ -12,6 +12,7 @@ from specexp.base.messages import counted
 from specexp.bench.equality import SECONDS
 from specexp.config.sweep import Categorical, Sweep
 from specexp.sweep.bench import EVERY
+from specexp.sweep.confirmation import COMMON
 from specexp.sweep.space import Space
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ FEWEST_CONFIRMED = 8
 TOO_FEW = "which are too few"
 SEARCHING = 0.6
 """Share of the time that the search and its preparation may take. The rest is left for the confirmation."""
-OTHERS = 3
-"""Number of other arms in a confirmation: plain decoding, and two that start cold."""
+COLD = 2
+"""Number of arms that decode once more if the winner learns: it starts cold, and plain decoding is repeated."""
+OTHERS = 1 + COLD
+"""Number of other arms in a confirmation: plain decoding, and those that start cold."""
 EAGER = 10
 """Prompts that plain decoding decodes in the time that Hugging Face's loop takes for one, roughly, on a CPU."""
 AFTER_SECONDS = SECONDS + 10
@@ -47,7 +50,7 @@ class StudyPlan:
     learned: int  # prompts that each candidate learns from before it is measured
     best: int  # minimum number of confirmed candidates
     candidates: int  # maximum number of confirmed candidates
-    confirmed: int  # prompts of the confirmation
+    confirmed: int  # minimum number of prompts of the confirmation; more are decoded if time is left
     known: int = 0  # trials to measure in any case, such as one of each method
     others: int = OTHERS  # arms of the confirmation that are not candidates, in prompts of plain decoding
 
@@ -83,7 +86,9 @@ class StudyPlan:
     def confirmation(self) -> float:
         """Number of prompts that the confirmation decodes. Every candidate first learns from the search's prompts."""
         learned = self.candidates * (self.prompts + self.learned)
-        return learned + self.confirmed * (self.candidates + self.others)
+        common = min(self.confirmed, COMMON)
+        only_best = (self.confirmed - common) * (min(self.best, self.candidates) + 1)  # and plain decoding
+        return learned + common * (self.candidates + self.others) + only_best
 
     def within(self, decoded: float, fixed: bool) -> StudyPlan:
         """Return the plan reduced to about ``decoded`` prompts, but not below the minimum of each stage.
@@ -100,10 +105,10 @@ class StudyPlan:
         prompts = self.prompts if fixed else prompts
         left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
         candidates = _clamp((left - self.others * fewest) / (learned + fewest), self.best, self.candidates)
-        most = (left - candidates * learned) / (candidates + self.others)
-        confirmed = _clamp(most, fewest, self.confirmed)
-        sizes = {"prompts": prompts, "counted": min(self.counted, prompts), "confirmed": confirmed}
-        cut = replace(self, trials=0, candidates=candidates, **sizes)
+        sizes = {"prompts": prompts, "counted": min(self.counted, prompts), "candidates": candidates}
+        cut = replace(self, trials=0, **sizes)
+        fitting = (one for one in range(self.confirmed, fewest, -1) if replace(cut, confirmed=one).confirmation <= left)
+        cut = replace(cut, confirmed=next(fitting, fewest))
         trials = (decoded - cut.confirmation - cut.search) / cut.trial
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 
@@ -120,7 +125,7 @@ class StudyPlan:
         """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'about '}{counted(self.trials, 'trial')}"
-        confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"
+        confirmed = f", then {counted(self.candidates, 'candidate')} on {min(self.confirmed, COMMON)} others"
         given = "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, {TOO_FEW}"
         return (
             f"This takes at most about {counted(max(round(whole), 1), 'minute')}{given}: {trials} on "
@@ -136,7 +141,7 @@ def fit_plan(
     started: float,
     done: int,
     deadline: Callable[[Mapping[str, Any], float, float], float],
-) -> tuple[float | None, str]:
+) -> tuple[float | None, float | None, str]:
     """Fit a study into ``sweep.minutes``, reduce the bench's prompts, and store the plan for other processes.
 
     If plain decoding's seconds are modelled, only the search is limited.
@@ -146,24 +151,26 @@ def fit_plan(
         done: Number of finished trials; if there are any, the prompts of a trial are not reduced.
         deadline: Returns the end of the search, given the stored plan, the minutes, and the end for this process.
 
-    Returns the end of the search, in seconds since the epoch (None for no limit), and the expected duration as
-    sentences, which are empty if seconds are modelled.
+    Returns the ends of the search and of the confirmation, in seconds since the epoch (None for no limit), and the
+    expected duration as sentences, which are empty if seconds are modelled.
     """
     seconds, minutes = bench.reference.per_prompt, settings.minutes
     kept: Mapping[str, Any] = trials.user_attrs.get(PLAN, {})
     plan = StudyPlan.of(settings, bench, max(settings.n_trials - done, 0))
-    until = None
+    until = end = None
     if minutes is not None:
         left = 60 * minutes - (time() - started) - AFTER_SECONDS
         if seconds and kept.get("minutes") == minutes:
             plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
         elif seconds:
             plan = plan.within(left / seconds, fixed=bool(done or kept))
+        if seconds:
+            end = time() + left - COLD * min(plan.confirmed, COMMON) * seconds
         searching = left - plan.confirmation * seconds if seconds else SEARCHING * left
         until = deadline(kept, minutes, time() + searching)
-    bench.cut(plan.prompts, plan.counted, plan.confirmed)
+    bench.cut(plan.prompts, plan.counted)
     trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": until})
-    return until, plan.forecast(seconds, minutes) if seconds else ""
+    return until, end, plan.forecast(seconds, minutes) if seconds else ""
 
 
 def _clamp(value: float, low: int, high: int) -> int:

@@ -29,6 +29,7 @@ class PreparedStudy:
     bench: Bench
     trials: optuna.Study
     until: float | None  # when the search ends, in seconds since the epoch; None for no limit
+    confirms_until: float | None  # after which no more prompts are confirmed than planned; None for no limit
     too_few: str  # the forecast, if the study takes longer than its time limit
     tracker: Tracker
     console: Console

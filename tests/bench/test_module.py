@@ -140,6 +140,11 @@ def test_without_baseline_the_caller_stops_the_measurement_and_some_arms_skip_pr
     assert all(record.difference is None for record in chain(*steps))
 
 
+def test_an_arm_can_decode_only_the_first_prompts(arms, prompts):
+    rounds = records_by_prompt(arms[:2], prompts[:3], most={"chain": 2})
+    assert [sorted(record.arm for record in step) for step in rounds] == [["chain", "plain"]] * 2 + [["plain"]]
+
+
 def test_samples_have_numbers_of_their_own(arms, prompts):
     (records,) = records_by_prompt(arms[:2], prompts[:1], samples=2)
     assert sorted((record.arm, record.sample) for record in records) == [

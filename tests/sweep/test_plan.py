@@ -1,6 +1,7 @@
 """The plan of a study: sizes and deadlines by plain decoding's seconds per prompt, with clocks that tests set."""
 
 import csv
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from helpers.fake_bench import FakeBench, opened, settings
 from helpers.small_study import write
 
+from specexp.bench.record import read_records
 from specexp.sweep.command import main
 from specexp.sweep.one_process import OneProcess
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan, fit_plan
@@ -24,7 +26,9 @@ WHOLE = StudyPlan(trials=24, prompts=16, counted=12, learned=0, best=3, candidat
 def test_a_plan_counts_every_prompt_that_is_decoded():
     assert WHOLE.trial == 16 + 4  # plain decoding runs again on every fourth prompt
     assert WHOLE.search == 16 + 12 + 24 * 20
-    assert WHOLE.confirmation == 7 * 16 + 16 * (7 + 3)  # and plain decoding, twice more for a cold start
+    # all candidates and plain decoding, which decodes twice more for a cold start; then the best three and plain
+    assert WHOLE.confirmation == 7 * 16 + 15 * (7 + 3) + 1 * (3 + 1)
+    assert replace(WHOLE, confirmed=9).confirmation == 7 * 16 + 9 * (7 + 3)
     assert replace(WHOLE, learned=5).trial == 25
     assert replace(WHOLE, learned=5).confirmation == WHOLE.confirmation + 7 * 5
 
@@ -122,7 +126,7 @@ def test_minutes_size_a_study_and_count_for_each_start(small, capsys, monkeypatc
     assert "about 4 minutes instead of 3, which are too few: about 1 trial on 3 prompts" in printed
     assert "Plain decoding takes 10.0 s a prompt here" in printed
     assert "The 3 minutes allow 1 of 5 trials, and now the confirmation." in printed
-    assert "Confirming 1 candidate on 3 other prompts." in printed
+    assert "Confirming 1 candidate on at least 3 other prompts." in printed
     assert "The search measured 1 of 5 trials in its time; with more --minutes" in printed
     assert [row["prompts"] for row in rows()] == ["3"]
     assert main([file, "--minutes", "3"]) == 0
@@ -132,6 +136,21 @@ def test_minutes_size_a_study_and_count_for_each_start(small, capsys, monkeypatc
     assert "1 of 5 trials are finished" in printed
     assert "about 4 trials on 3 prompts" in " ".join(printed.split())
     assert len(rows()) == 5
+
+
+@pytest.mark.parametrize(("now", "decoded"), [(0.0, 4), (9e9, 3)])
+def test_the_best_are_confirmed_on_more_prompts_than_the_others_while_time_is_left(small, monkeypatch, now, decoded):
+    small["sweep"] |= {"n_trials": 2, "minutes": 60, "confirm": {"best": 1, "data": {"max_prompts": 4}}}
+    small["baselines"] = ["plain"]
+    for module in ("plan", "confirmation"):
+        monkeypatch.setattr(f"specexp.sweep.{module}.COMMON", 2)
+    monkeypatch.setattr("specexp.sweep.confirmation.time", lambda: now)
+    monkeypatch.setattr("specexp.sweep.plan.StudyPlan.within", lambda plan, *given, **how: replace(plan, confirmed=3))
+    assert main([write(small)]) == 0
+    records = read_records(Path("runs/small/confirm.jsonl"))
+    prompts = Counter(record.arm for record in records)
+    assert prompts.pop("plain") == decoded
+    assert sorted(prompts.values()) == [2, decoded]
 
 
 def planned(kept, *, storage, clock, monkeypatch):
