@@ -91,6 +91,9 @@ def processor() -> Iterator[Diagnosis]:
     cores = usable_cores()
     why = f" ({cores.limit})" if cores.number < (os.cpu_count() or 1) else ""
     yield Diagnosis("processor", f"{device_name('cpu')}, {cores.number} of {os.cpu_count()} cores usable{why}")
+    if not (set_threads := os.environ.get("OMP_NUM_THREADS", "1")).replace(",", "").isdecimal():
+        advice = "set it to a number"
+        yield Diagnosis("threads", f"OMP_NUM_THREADS is {set_threads!r}, which torch ignores", "note", advice)
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
@@ -207,16 +210,19 @@ def services() -> Iterator[Diagnosis]:
         advice = "run wandb login to upload runs; each command prints how to upload its run later"
         yield Diagnosis("wandb", f"runs are {mode}; {user}", "note", advice)
     offline = "; HF_HUB_OFFLINE is set, so models are not downloaded" if HF_HUB_OFFLINE else ""
-    yield Diagnosis("hub", f"models are cached in {HF_HUB_CACHE}{offline}")
-    file = smollm2_file()
-    yield Diagnosis("smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use")
-    folder = cache_folder("kernels")
+    yield _cache("hub", Path(HF_HUB_CACHE), f"models are cached in {HF_HUB_CACHE}{offline}", "HF_HOME")
+    file, folder = smollm2_file(), cache_folder("kernels")
+    kept = f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use"
+    yield _cache("smollm2", file.parent, kept, "XDG_CACHE_HOME")
+    yield _cache("kernels", folder, f"{len(list(folder.glob('*.so')))} compiled in {folder}", "XDG_CACHE_HOME")
+
+
+def _cache(topic: str, folder: Path, finding: str, variable: str) -> Diagnosis:
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    if os.access(above, os.W_OK):
-        yield Diagnosis("kernels", f"{len(list(folder.glob('*.so')))} compiled in {folder}")
-    else:
-        advice = "set XDG_CACHE_HOME to a writable folder, or every process compiles again"
-        yield Diagnosis("kernels", f"{folder} cannot be written", "note", advice)
+    if above.is_dir() and os.access(above, os.W_OK):
+        return Diagnosis(topic, finding)
+    advice = f"set {variable} to a writable folder, or every process does the work again"
+    return Diagnosis(topic, f"{folder} cannot be written", "note", advice)
 
 
 def acceptance(folder: str) -> Iterator[Diagnosis]:

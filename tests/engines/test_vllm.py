@@ -93,7 +93,9 @@ def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_pat
 def test_a_draft_model_that_is_nowhere_is_named(tmp_path) -> None:
     (tmp_path / "config.json").touch()
     missing, damaged = (VLLM(VllmSettings("draft_model", 2, model=name)) for name in ("models/none", str(tmp_path)))
-    assert missing.lacks() == ("cannot load its draft 'models/none', which is not a folder, and the hub cannot be reached")
+    assert missing.lacks() == (
+        "cannot load its draft 'models/none', which is not a folder, and the hub cannot be reached"
+    )
     assert damaged.lacks() == (
         f"cannot load its draft model, since draft {str(tmp_path)!r} has no weights: copy its .safetensors files into "
         "the folder"

@@ -81,6 +81,22 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
     assert {diagnosis.verdict for diagnosis in doctor.memory() if diagnosis.topic == "disk"} == {"problem"}
 
 
+def test_a_cache_that_cannot_be_written_is_noted(monkeypatch, tmp_path):
+    file = tmp_path / "a file"
+    file.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    found = {one.topic: one for one in doctor.services()}
+    for topic, folder in (("smollm2", "models"), ("kernels", "kernels")):
+        assert found[topic].finding == f"{file}/specexp/{folder} cannot be written"
+        assert found[topic].advice.startswith("set XDG_CACHE_HOME to a writable folder")
+
+
+@pytest.mark.parametrize(("threads", "noted"), [("many", True), ("4", False), ("4,2", False)])
+def test_a_number_of_threads_that_torch_ignores_is_noted(monkeypatch, threads, noted):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert any("torch ignores" in one.finding for one in doctor.processor()) == noted
+
+
 def test_the_drafts_of_a_run_are_judged_by_position(capsys, tmp_path):
     """A wrong pair and a healthy draft, 400 steps each."""
     accepted = {"wrong": (1, 0), "healthy": (280, 196)}
