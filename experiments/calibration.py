@@ -101,12 +101,7 @@ def real(file: str, runs: int, overrides: Sequence[str]) -> str:
     pair = build_pair(config)
     with TemporaryDirectory() as folder:
         for seed in range(runs):
-            changed = [
-                f"--data.shuffle_seed={seed}",
-                f"--output={folder}",
-                "--tracking.mode=disabled",
-                *overrides,
-            ]
+            changed = [f"--data.shuffle_seed={seed}", f"--output={folder}", "--tracking.mode=disabled", *overrides]
             with redirect_stdout(io.StringIO()):
                 records = run(against_itself(load_config(file, changed)), pair)
             found.append(paired_speedup(records, AGAIN, PLAIN))

@@ -33,12 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 1 if a run failed."""
     parser = argparse.ArgumentParser("python -m experiments.reproduce", description=ABOUT)
     add = parser.add_argument
-    add(
-        "--only",
-        default="",
-        metavar="ROW,...",
-        help="rows (e.g. dyspec.table4) or papers (e.g. seed); default: all",
-    )
+    add("--only", default="", metavar="ROW,...", help="rows (e.g. dyspec.table4) or papers (e.g. seed); default: all")
     add("--list", action="store_true", help="print the rows and their states, then exit")
     add("--dry-run", action="store_true", help="check and print every run, then exit")
     add("--report", action="store_true", help="write the report without measuring")

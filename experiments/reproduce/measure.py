@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from pathlib import Path
 
 from experiments.reproduce.paper_row import Run
@@ -16,8 +14,6 @@ from specexp.base.messages import first_line
 from specexp.bench.experiment import baselines_of, check_experiment
 from specexp.config import ConfigError, load_config
 from specexp.tracking.names import PLAIN
-
-_AT_ONCE = 2
 
 
 def check_run(run: Run) -> None:
@@ -33,37 +29,31 @@ def check_run(run: Run) -> None:
 def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
     """Make the runs and add their figures to the records of their rows; returns the number of failed runs.
 
-    Runs with the same arguments are made once. Runs of timed rows have the machine to themselves; of the others, two
-    run at once. Results and the console output of each run (``NAME.log``) are written to ``output``.
+    Runs with the same arguments are made once, and each run has the machine to itself. Results and the console output
+    of each run (``NAME.log``) are written to ``output``.
     """
     output.mkdir(parents=True, exist_ok=True)
     shared: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         shared.setdefault(run.arguments, []).append(run)
-    timed = [group for group in shared.values() if any(run.row.timed for run in group)]
-    untimed = [group for group in shared.values() if group not in timed]  # a shared run is timed for all
     failed = 0
-    for groups, number in ((untimed, _AT_ONCE), (timed, 1)):
-        with ThreadPoolExecutor(number) as pool:
-            codes = pool.map(_run, groups, repeat(output), repeat(number))
-            for group, code in zip(groups, codes, strict=True):
-                log = output / f"{group[0].name}.log"
-                why = f"exit code {code}, see {log}" if code else _keep(group, records, output)
-                print(f"{_label(group)}: {why or 'measured'}", flush=True)
-                failed += bool(why)
+    for group in shared.values():
+        code = _run(group, output)
+        log = output / f"{group[0].name}.log"
+        why = f"exit code {code}, see {log}" if code else _keep(group, records, output)
+        print(f"{_label(group)}: {why or 'measured'}", flush=True)
+        failed += bool(why)
     return failed
 
 
-def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
+def _run(group: Sequence[Run], output: Path) -> int:
     """Make the first run of a group, which stands for all of them; returns its exit code."""
-    # runs at the same time share the cores
-    environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if at_once > 1 else {})}
     arguments, name = group[0].arguments, group[0].name
     print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "specexp.run", *arguments, "--output", str(output), "--name", name]
     before = os.getloadavg()[0]
     with (output / f"{name}.log").open("wb") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
+        code = subprocess.run(command, stdout=log, stderr=log).returncode
     if (output / name).is_dir():
         (output / name / LOADS).write_text(f"{before:.1f} {os.getloadavg()[0]:.1f}")
     return code

@@ -24,7 +24,7 @@ PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")
 
 _Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
 _Runs = Annotated[dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})]
-_SHARED = frozenset({"paper", "place", "claim", "runs", "tables", "timed"})
+_SHARED = frozenset({"paper", "place", "claim", "runs", "tables"})
 """Fields that a modelled or matched test has from its row."""
 KINDS = ("modelled", "matched")
 """Tests of a row's trend at other costs of a pass: of the row's own pair, and of one with the paper's acceptance."""
@@ -55,7 +55,6 @@ class PaperRow(BaseModel):
         deviations: Differences of the runs from the paper's.
         tables: Names of the analyses' tables that a record keeps.
         picture: File name of the last run's picture without suffix; empty if there is no picture.
-        timed: Whether any figure depends on the machine's speed. Then each run has the machine to itself.
         correction: An error of an earlier report on this row.
     """
 
@@ -82,7 +81,6 @@ class PaperRow(BaseModel):
     deviations: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     picture: str = "figure"
-    timed: bool = True
     correction: str = ""
 
     @model_validator(mode="before")
@@ -135,10 +133,7 @@ class PaperRow(BaseModel):
     def declaration(self) -> str:
         """Digest of the runs and the clauses; a record counts only if its digest is the same."""
         # claims and published figures may be reworded without a new measurement
-        declared: list[Any] = [
-            {name: list(run) for name, run in self.runs.items()},
-            [one.text for one in self.clauses],
-        ]
+        declared: list[Any] = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.clauses]]
         if self.declared:
             declared.append(self.main)
         text = re.sub(rf"\b{PLAIN}\b", FORMERLY_PLAIN, json.dumps(declared))  # so that older records count
@@ -192,6 +187,7 @@ class Line(BaseModel):
         row: The row of our figures, without the paper's name.
         tokens: Our tokens a step, as metric and place.
         speed: Our speed-up over plain decoding, as metric and place; in the modelled and matched records, too.
+        priced: The formula of the modelled and matched speed-up, if their clocks do not have the costs.
         simulated: The simulated speed-up, empty if there is none.
     """
 
@@ -202,6 +198,7 @@ class Line(BaseModel):
     row: str
     tokens: Annotated[Term, BeforeValidator(_term)]
     speed: Annotated[Term, BeforeValidator(_term)]
+    priced: str = ""
     simulated: str = ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reproduce.paper_row import KINDS, Modelled, Overview, PaperRow, overviews
+from experiments.reproduce.paper_row import KINDS, Line, Modelled, Overview, PaperRow, overviews
 from experiments.reproduce.row_record import RowRecord
 from experiments.reproduce.trend import (
     AGREES,
@@ -22,6 +22,7 @@ from experiments.reproduce.trend import (
     Figure,
     Outcome,
     Term,
+    difference,
     format_figure,
     verdict,
 )
@@ -98,8 +99,8 @@ def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
 def _verdict(found: Finding) -> dict[str, Any]:
     """Return a row's entry in ``verdicts.json``."""
     row = found.row
-    entry: dict[str, Any] = {"row": row.name, "paper": row.paper, "place": row.place, "claim": row.claim}
-    entry |= {"published": row.published, "measured": _tested(found), "untestable": row.untestable}
+    entry = {name: getattr(row, name) for name in ("name", "paper", "place", "claim", "published", "untestable")}
+    entry = {"row": entry.pop("name"), **entry, "measured": _tested(found)}
     entry["modelled"] = {"verdict": found.state_of("modelled"), "why_not": row.not_modelled}
     for kind, part in found.parts.items():
         assert isinstance(part.row, Modelled)
@@ -113,12 +114,15 @@ def _tested(found: Finding) -> dict[str, Any]:
             "clause": clause.text,
             "figures": {name: list(figure) for name, figure in outcome.figures.items()},
             "ratios": {name: list(ratio) for name, ratio in outcome.ratios.items()},
+            "differences": {name: list(one) for name, one in outcome.differences.items()},
+            "smallest_effect": outcome.smallest_effect,
             "holds": outcome.holds,
             "within_noise": outcome.within_noise,
         }
         for clause, outcome in zip(found.row.test, found.outcomes, strict=False)
     ]
-    return {"verdict": found.state, "why_not": found.why_not, "main": found.row.main, "clauses": clauses}
+    shown = {"main": found.row.main, "effect": found.row.effect, "clauses": clauses}
+    return {"verdict": found.state, "why_not": found.why_not, **shown}
 
 
 def markdown(found: Sequence[Finding], pictures: str) -> str:
@@ -153,8 +157,8 @@ def _overview(paper: Overview, key: str, rows: Mapping[str, Finding]) -> Iterato
     for line in paper.lines:
         one = rows.get(f"{key}.{line.row}")
         parts = [one.parts.get(kind) if one else None for kind in KINDS]
-        priced = [part if part and one and part.row.name != one.row.name else None for part in parts]
-        ours = [_shown(one, line.tokens), *(_shown(part, line.speed) for part in (one, *priced))]
+        figures = [_figure(one, line.tokens), _figure(one, line.speed), *(_priced(one, part, line) for part in parts)]
+        ours = ["-" if one is None else format_figure([float(f"{n:.3g}") for n in one]) for one in figures]
         others = [figure or "-" for figure in (*line.paper, line.simulated)]
         yield f"| {' | '.join([line.method, *others[:2], *ours, others[2]])} |"
     yield from ("", paper.text)
@@ -180,8 +184,13 @@ def _figure(one: Finding | None, term: Term) -> Figure | None:
     return None
 
 
-def _shown(one: Finding | None, term: Term) -> str:
-    return "-" if (figure := _figure(one, term)) is None else format_figure([float(f"{n:.3g}") for n in figure])
+def _priced(one: Finding | None, part: Finding | None, line: Line) -> Figure | None:
+    """Return a line's speed at the costs of a part, by its formula or of the part's own run; None if there is none."""
+    if one is None or part is None or (record := part.record) is None:
+        return None
+    if line.priced:
+        return difference(line.priced, "0", lambda term: record.look_up(part.row, term))
+    return None if part.row.name == one.row.name else _figure(part, line.speed)
 
 
 def _pair(one: Finding) -> str:
@@ -213,11 +222,6 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield f"- Declared before any record of it on this pair: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
-    if one.outcomes and (shown := one.outcomes[row.main - 1].smallest_effect):
-        claimed = (
-            f"the paper's ratio in the main clause is {row.effect:g}" if row.effect else "the paper states no ratio"
-        )
-        yield f"  - {claimed}; the sample could show {shown:.2f} or more"
     if row.machine:
         yield f"  - on {row.machine}:"
         yield from (f"  - `python -m specexp.run {shlex.join(run.arguments)}`" for run in row.each_run())
@@ -248,6 +252,11 @@ def _clauses(found: Finding) -> Iterator[str]:
     shown = map(str, found.outcomes) if found.outcomes else (clause.named() for clause in found.row.test)
     for number, text in enumerate(shown, 1):
         yield f"  - {'**main:** ' if number == found.row.main else ''}{text}"
+    if found.row.test:
+        effect = found.row.effect
+        claimed = f"the paper's ratio in the main clause is {effect:g}" if effect else "the paper states no ratio"
+        least = found.outcomes[found.row.main - 1].smallest_effect if found.outcomes else 0.0
+        yield f"  - {claimed}{f'; the sample could show {least:.2f} or more' if least else ''}"
     if not found.outcomes:
         yield f"  - {found.why_not}"
 

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, reduce
 from operator import getitem
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from experiments.reproduce.paper_row import PaperRow, Run
 from experiments.reproduce.resampled import Resampled, interval, widened
-from experiments.reproduce.trend import INFINITE, Clause, Figure, Term, value_of
+from experiments.reproduce.trend import INFINITE, Clause, Figure, Term, proportion, value_of
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.messages import first_line
 from specexp.bench.clock import clock_of
@@ -97,10 +97,24 @@ class RowRecord(BaseModel):
         return figure if is_table else widened(figure, self._prompts(row, term))
 
     def ratios(self, row: PaperRow, clause: Clause) -> dict[str, Figure]:
-        """Return the paired ratios of a clause's inequalities that have one."""
-        found = {name: ratio for run in self.runs.values() for name, ratio in run.get("ratios", {}).items()}
+        """Return the paired ratios of a clause's inequalities that have one.
+
+        A recorded ratio of the same figures counts in whatever costs they are, and so does one figure's own interval.
+        """
         prompts = min(self._prompts(row, term) for term in clause.terms.values())
-        return {name: widened(found[name], prompts) for name in clause.inequalities if name in found}
+        known: list[tuple[Sequence[str], Figure]] = [
+            (name.split(" over "), widened(ratio, prompts))
+            for run in self.runs.values()
+            for name, ratio in run.get("ratios", {}).items()
+        ]
+        own = {source: self.look_up(row, term) for source, term in clause.terms.items()}
+        known += [((source, "1"), figure) for source, figure in own.items() if len(figure) > 1]
+        found: dict[str, Figure] = {}
+        for name, sides in clause.inequalities.items():
+            for others, ratio in known:
+                if name not in found and (factor := proportion(sides, others)) is not None:
+                    found[name] = [factor * end for end in ratio]
+        return found
 
     def _prompts(self, row: PaperRow, term: Term) -> int:
         """Return the number of prompts of a term's figure."""

@@ -32,7 +32,8 @@ class Term(NamedTuple):
 class Outcome(NamedTuple):
     """The result of a clause: its text with figures, whether it holds, and whether it is within noise.
 
-    ``ratios`` are left over right sides of its inequalities, with paired intervals; empty where there is none.
+    ``ratios`` are left over right sides of its inequalities, with paired intervals, and ``differences`` left less right
+    sides of the other inequalities.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Outcome(NamedTuple):
     within_noise: bool
     figures: dict[str, Figure]
     ratios: dict[str, Figure]
+    differences: dict[str, Figure]
 
     @property
     def smallest_effect(self) -> float:
@@ -48,9 +50,10 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         holds = "holds" if self.holds else "does not hold"
-        paired = [f"ratio {format_figure(ratio)}" for ratio in self.ratios.values()]
-        shown = f"{self.text} ({'; '.join(paired)})" if paired else self.text
-        return f"{shown}: {holds}{', within noise' if self.within_noise else ''}"
+        why = "within noise" if all(len(one) > 1 for one in self.differences.values()) else "without an interval"
+        tested = [f"ratio {format_figure(ratio)}" for ratio in self.ratios.values()]
+        tested += [f"difference {format_figure(one)}" for one in self.differences.values()]
+        return f"{self.text} ({'; '.join(tested)}): {holds}{f', {why}' if self.within_noise else ''}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Clause:
 
     It holds if it holds for the point estimates. It is within noise if the 95 % interval of the ratio of two sides,
     paired by prompt, includes 1. Sides without a paired ratio (figures of two runs, or of an analysis' table) are
-    within noise if their separate intervals overlap. A number without an interval counts as a point.
+    within noise if the interval of their difference includes 0, and always if one of their figures has no interval.
     """
 
     text: str
@@ -100,15 +103,12 @@ class Clause:
         found = {source: look_up(term) for source, term in self.terms.items()}
         shown = self.named(lambda source, term: f"{term} {format_figure(found[source])}")
         paired = {name: ratios[name] for name in self.inequalities if name in ratios}
-        noise = any(
-            paired[name][1] <= 1 <= paired[name][2]
-            if name in paired
-            else _overlap(value_of(left, look_up), value_of(right, look_up))
-            for name, (left, right) in self.inequalities.items()
-        )
+        others = {name: difference(*sides, look_up) for name, sides in self.inequalities.items() if name not in paired}
+        noise = any(low <= 1 <= high for _, low, high in paired.values())
+        noise |= any(len(one) < 3 or one[1] <= 0 <= one[2] for one in others.values())
         holds = bool(value_of(self.text, lambda term: look_up(term)[:1]).all())
         figures = {str(term): found[source] for source, term in self.terms.items()}
-        return Outcome(shown, holds, noise, figures, paired)
+        return Outcome(shown, holds, noise, figures, paired, others)
 
 
 def value_of(side: str, look_up: Callable[[Term], Figure]) -> NDArray[Any]:
@@ -142,8 +142,31 @@ def format_figure(figure: Figure) -> str:
     return value + (f" [{', '.join(ends)}]" if ends else "")
 
 
-def _overlap(left: Figure, right: Figure) -> bool:
-    """Return whether two intervals overlap; a number without an interval counts as a point."""
-    # the ends of a quotient may be in either order
-    (low, high), (other_low, other_high) = (sorted((one[-2:][0], one[-1])) for one in (left, right))
-    return bool(low <= other_high and other_low <= high)
+def difference(left: str, right: str, look_up: Callable[[Term], Figure]) -> Figure:
+    """Return left less right side, with its interval if all of their figures have one.
+
+    The squares of the changes by the figures' separate intervals are added (Newcombe 1998, method 10).
+    """
+
+    def changed(moved: Term | None = None) -> NDArray[np.float64]:
+        """Return the difference on the interval of one figure, with the point estimates of the others."""
+        sides = (value_of(one, lambda term: look_up(term)[: None if term == moved else 1]) for one in (left, right))
+        return np.asarray(np.subtract(*sides))
+
+    terms, point = Clause(f"{left} > {right}").terms.values(), float(changed()[0])
+    if any(len(look_up(term)) == 1 for term in terms):
+        return [point]
+    changes = [changed(term) - point for term in terms]
+    below, above = (float(np.sqrt(sum(end(0.0, *one) ** 2 for one in changes))) for end in (min, max))
+    return [point, point - below, point + above]
+
+
+def proportion(sides: Sequence[str], others: Sequence[str]) -> float | None:
+    """Return the quotient of ``sides`` over that of ``others`` if it is the same for all figures, None otherwise."""
+    found: dict[Term, NDArray[np.float64]] = {}
+    random = np.random.default_rng(0)
+    left, right, other_left, other_right = (
+        value_of(side, lambda term: found.setdefault(term, random.uniform(1, 2, 8))) for side in (*sides, *others)
+    )
+    factor = left / right * other_right / other_left
+    return float(factor[0]) if np.allclose(factor, factor[0]) else None

@@ -96,12 +96,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
         for arm, trees in seen.items():
             nodes = float(np.mean([tree[AS_BUILT].num_nodes for tree in trees]))
             for prefix in self.prefixes:
-                row: dict[str, Cell] = {
-                    "arm": arm,
-                    "trees": len(trees),
-                    "mean nodes": nodes,
-                    "prefix": prefix,
-                }
+                row: dict[str, Cell] = {"arm": arm, "trees": len(trees), "mean nodes": nodes, "prefix": prefix}
                 blocks = {o: self._mean_blocks([tree[o] for tree in trees], prefix) for o in trees[0]}
                 table.add({**row, **blocks})
         return table

@@ -143,12 +143,7 @@ class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
             if not visits:
                 table.notes.append(f"{arm}: no visited node had {self.width} children; lower width")
             elif arm == next(iter(self.states)):
-                vector = {
-                    "acceptance": shares,
-                    "visited": visits,
-                    "accepted": counts[:-1].tolist(),
-                    "arm": arm,
-                }
+                vector = {"acceptance": shares, "visited": visits, "accepted": counts[:-1].tolist(), "arm": arm}
                 files["acceptance.json"] = json.dumps(vector, indent=2) + "\n"
         return Report({self.name: table}, files=files)
 

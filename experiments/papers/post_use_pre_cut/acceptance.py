@@ -273,10 +273,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         lowest = LOWEST / 10  # left end of the axis
         binned = self._binned(seen)
         product, share, low, high = binned[binned[:, 0] > 0, 3:].T
-        low, high = (
-            np.minimum(low, share),
-            np.maximum(high, share),
-        )  # the interval is of a rounded number of tries
+        low, high = (np.minimum(low, share), np.maximum(high, share))  # the interval is of a rounded number of tries
         diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
         points.plot(diagonal, diagonal, color=GRAY, lw=1, ls="--", label="acceptance = confidence")
         errors, name = [share - low, high - share], "accepted (95 % interval)"

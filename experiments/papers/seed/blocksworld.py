@@ -235,11 +235,7 @@ class Blocksworld(Task):
     value_ending = Ending(("\n\n", "\nStart:"), 64)
 
     def __init__(
-        self,
-        path: str,
-        instances: str,
-        unparsable: Annotated[float, Field(le=1)] = 0.0,
-        prompts: Prompts = "own",
+        self, path: str, instances: str, unparsable: Annotated[float, Field(le=1)] = 0.0, prompts: Prompts = "own"
     ) -> None:
         self.prompts = prompts
         self.path = path

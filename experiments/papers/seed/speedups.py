@@ -42,11 +42,6 @@ def end_to_end(records: Sequence[PromptRecord], arm: str, baseline: str) -> Spee
     return paired_speedup(records, arm, baseline, cost=lambda record: over(whole_seconds(record), record.new_tokens))
 
 
-def both_speedups(records: Sequence[PromptRecord], arm: str, baseline: str) -> list[Speedup]:
-    """Return the end-to-end speedup, and the speedup of decoding alone."""
-    return [end_to_end(records, arm, baseline), paired_speedup(records, arm, baseline)]
-
-
 def paces(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
     """Return end-to-end tokens per second, tokens per step, and the share of time in which the target is busy."""
     good = answered(records, arm)
@@ -103,7 +98,8 @@ class ReasoningTable(MultiSequenceAnalysis):
             for arm in filter(partial(answered, records), arms):
                 reference = arm == self.baseline
                 equal = "reference" if reference else str(token_equality(records, arm, self.baseline))
-                speedups = [None, None] if reference else both_speedups(records, arm, self.baseline)
+                both = (end_to_end, paired_speedup)
+                speedups = [None if reference else speedup(records, arm, self.baseline) for speedup in both]
                 table.rows.append([task, depth_of(task), arm, *speedups, *paces(records, arm), equal])
             theirs = [{"depth": depth_of(task), **row} for row in self.published if row["task"] == task]
             add_rows(table, theirs, BY_TASK)

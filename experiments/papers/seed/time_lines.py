@@ -52,7 +52,7 @@ class TimeLines(MultiSequenceAnalysis):
         )
         files = {}
         for arm, line in self._kept.items():
-            passes, decisions = _counts(line)
+            passes, decisions = (sum(span.what in kinds for span in line) for kinds in (("target",), DECISIONS))
             facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
             table.rows.append([arm, self._prompt, *facts])
             plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_")
@@ -63,8 +63,3 @@ class TimeLines(MultiSequenceAnalysis):
         title = f"{min(longest, self.window_ms):.0f} ms of {self._prompt}"
         figure = draw_time_line(self._kept, title, self.window_ms / 1000 if longest > self.window_ms else None)
         return Report({self.name: table}, {self.name: figure}, files)
-
-
-def _counts(line: TimeLine) -> tuple[int, int]:
-    """Return the number of target passes, and of the sequences decided in them."""
-    return sum(span.what == "target" for span in line), sum(span.what in DECISIONS for span in line)

@@ -31,7 +31,7 @@ def row_of(monkeypatch):
             "test": (
                 "figure('tokens_per_step', 'tree') > figure('tokens_per_step', 'plain')",
                 "figure('speedup', 'tree', 'b') > 1.5",
-                "figure('sizes: share', 'tree / 64') > 0.4",
+                "figure('sizes: share', 'tree / 32') > 0.4",
             ),
             "tables": ("sizes",),
         }

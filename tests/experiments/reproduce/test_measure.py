@@ -1,4 +1,4 @@
-"""Runs are shared by their rows, have the machine for themselves where time counts, and fail alone."""
+"""Runs are shared by their rows, have the machine for themselves, and fail alone."""
 
 import time
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ def started(monkeypatch, tmp_path, leave_results):
     """The names of the started runs, each with the number of active ones; a run leaves results unless it must fail."""
     found, active = [], []
 
-    def run(command, stdout, stderr, env):
+    def run(command, stdout, stderr):
         file, name = command[3], command[-1]
         active.append(name)
         time.sleep(0.2)  # so that a second run starts meanwhile, if it may
@@ -32,14 +32,14 @@ def started(monkeypatch, tmp_path, leave_results):
 
 @pytest.fixture
 def make(row_of, tmp_path, started):
-    """Measure what is missing of the named rows, each with its file and whether it is timed; returns the failures."""
+    """Measure what is missing of the named rows, each with its file; returns the failures."""
 
     def missing(rows):
         runs = [run for row in rows for run in row.each_run()]
         return [run for run in runs if RowRecord.read(tmp_path / "records", run.row).why_not(run)]
 
     def make(**files):
-        rows = [row_of(name=name, runs=f"{file}.yaml", timed=timed) for name, (file, timed) in files.items()]
+        rows = [row_of(name=name, runs=f"{file}.yaml") for name, file in files.items()]
         failed = measure(missing(rows), tmp_path / "records", tmp_path / "runs")
         assert len(missing(rows)) == failed
         return failed
@@ -48,25 +48,20 @@ def make(row_of, tmp_path, started):
 
 
 def test_rows_with_the_same_run_share_it_and_its_picture(make, started, tmp_path):
-    assert make(one=("made", False), two=("made", False), three=("other", False)) == 0
+    assert make(one="made", two="made", three="other") == 0
     assert sorted(name for name, _ in started) == ["one", "three"]
     assert (tmp_path / "records" / "two/results/two.png").read_bytes() == b"picture"
 
 
 def test_a_measured_run_is_not_repeated(make, started):
-    make(one=("made", False))
-    make(one=("made", False), two=("other", False))
+    make(one="made")
+    make(one="made", two="other")
     assert [name for name, _ in started] == ["one", "two"]
 
 
-@pytest.mark.slow
-def test_timed_runs_are_alone_and_others_go_in_twos(make, started):
-    # b's run is shared with a timed row
-    make(a=("a", True), b=("b", False), c=("c", False), d=("d", True), e=("b", True))
-    assert started == [("c", 1), ("a", 1), ("b", 1), ("d", 1)]
-    started.clear()
-    make(f=("f", False), g=("g", False), h=("h", False))
-    assert sorted(started[:2]) == [("f", 2), ("g", 2)]
+def test_every_run_is_alone_and_a_shared_one_is_made_once(make, started):
+    make(a="a", b="b", c="c", d="b")
+    assert started == [("a", 1), ("b", 1), ("c", 1)]
 
 
 @pytest.mark.slow
@@ -74,7 +69,7 @@ def test_timed_runs_are_alone_and_others_go_in_twos(make, started):
     ("file", "why"), [("broken", "exit code 2, see "), ("empty", "must hold the results of a run")]
 )
 def test_a_failed_run_is_reported_and_stops_no_other(make, capsys, file, why):
-    assert make(one=(file, True), two=("made", True)) == 1
+    assert make(one=file, two="made") == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("one: ") and why in line for line in lines)
     assert lines[-1] == "two: measured"

@@ -100,6 +100,28 @@ def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
     assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
 
 
+@pytest.mark.parametrize(
+    ("clause", "shown"),
+    [
+        ("figure('tokens_per_step', 'tree') / 1.5 > 2 * figure('tokens_per_step', 'plain')", "(ratio 1 [1, 1])"),
+        ("figure('tokens_per_step', 'tree') / 1.5 > 1", "/ 1.5 > 1 (ratio 2 [2, 2]): holds\n"),
+        ("figure('sizes: share', 'tree / 32') > 0.6", "> 0.6 (ratio 1.5 [1.333, 1.667]): holds\n"),
+        ("figure('sizes: share', 'tree / 64') > 0.4", "> 0.4 (difference 0.1): holds, without an interval\n"),
+    ],
+)
+def test_a_clause_has_the_ratio_that_was_recorded_of_its_figures_at_any_cost(record, row_of, clause, shown):
+    row = row_of(modelled={"costs": "some", "source": "published", "declared_after": "it", "test": (clause,)})
+    assert shown in markdown(assess([row], record(row_of())), "papers")
+
+
+def test_a_row_and_its_parts_print_the_papers_effect_and_what_the_sample_could_show(record, row_of):
+    part = {"costs": "some", "source": "published", "test": ("figure('tokens_per_step', 'tree') / 1.5 > 1",)}
+    row = row_of(effect=1.4, modelled={**part, "declared_after": "it", "effect": 1.7})
+    page = markdown(assess([row], record(row_of())), "papers")
+    for effect in (1.4, 1.7):
+        assert f"  - the paper's ratio in the main clause is {effect}; the sample could show 1.00 or more\n" in page
+
+
 def test_a_matched_test_has_a_record_of_its_own_run(record, row_of, tmp_path):
     near = {"costs": "published", "source": "published", "runs": "experiments/near.yaml"}
     row = row_of(matched={**near, "test": ("figure('tokens_per_step', 'tree') > 1",)})

@@ -1,8 +1,10 @@
 """The test of a trend is arithmetic: figures with intervals made by hand, inequalities read from text."""
 
+import re
+
 import pytest
 
-from experiments.reproduce.trend import Clause, Term, verdict
+from experiments.reproduce.trend import Clause, Term, proportion, verdict
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +53,42 @@ def test_a_paired_ratio_decides_in_place_of_two_intervals(text, ratio, holds, wi
     outcome = outcome_of(text, ratio)
     assert (outcome.holds, outcome.within_noise) == (holds, within_noise)
     assert f"(ratio {ratio[0]:.4g} [{ratio[1]:.4g}, {ratio[2]:.4g}]): " in str(outcome)
+
+
+def test_a_difference_adds_the_squares_of_what_separate_intervals_change():
+    outcome = outcome_of("tree > chain")
+    assert [*outcome.differences.values()] == [pytest.approx([1.0, 1 - 0.05**0.5, 1 + 0.05**0.5])]
+    assert "(difference 1 [0.7764, 1.224]): holds" in str(outcome)
+
+
+def test_two_intervals_that_meet_may_differ():
+    outcome = outcome_of("wide > 0.9 * tree")  # 2.9 to 3.3 against 2.52 to 2.88, then against 2.88 at most
+    assert not outcome.within_noise
+    assert not outcome_of("1.14 * tree > wide").within_noise  # 3.192 to 3.648 against 2.9 to 3.3
+
+
+def test_a_figure_without_an_interval_decides_nothing():
+    clause = Clause("figure('times: share', 'tree') > 0.5")
+    outcome = clause.test(lambda _: (0.9,))
+    assert (outcome.holds, outcome.within_noise) == (True, True)
+    assert str(outcome).endswith("(difference 0.4): holds, without an interval")
+
+
+@pytest.mark.parametrize(
+    ("sides", "others", "factor"),
+    [
+        (("tree / 1.5", "chain"), ("tree", "2 * chain"), 4 / 3),
+        (("tree", "2"), ("tree", "1"), 0.5),
+        (("tree / chain", "1"), ("tree", "chain"), 1.0),
+        (("tree", "chain"), ("chain", "tree"), None),
+        (("tree + 1", "chain"), ("tree", "chain"), None),
+        (("tree", "wide"), ("tree", "chain"), None),
+    ],
+)
+def test_a_ratio_at_other_costs_is_proportional_to_that_of_the_same_figures(sides, others, factor):
+    source = {arm: f"figure('tokens_per_step', '{arm}')" for arm in FIGURES}
+    one, other = ([re.sub(r"[a-z]+", lambda word: source[word[0]], side) for side in both] for both in (sides, others))
+    assert proportion(one, other) == (None if factor is None else pytest.approx(factor))
 
 
 def test_an_inequality_is_named_by_its_sides():
