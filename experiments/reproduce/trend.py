@@ -62,7 +62,7 @@ class Clause:
 
     It holds if it holds for the point estimates. It is within noise if the 95 % interval of the ratio of two sides,
     paired by prompt, includes 1. Sides without a paired ratio (figures of two runs, or of an analysis' table) are
-    within noise if the interval of their difference includes 0, and always if one of their figures has no interval.
+    within noise if the interval of their difference includes 0. Without an interval they decide nothing either.
     """
 
     text: str
