@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,10 @@ class GrammarConstraint(Constraint):
         self._vocabulary = vocabulary
         self._path: list[int] = []  # the matcher has read these tokens after the committed ones
         self._allowed: set[tuple[int, ...]] = set()  # paths
-        self._forced: dict[tuple[int, ...], list[int]] = {}
-        self._common: list[int] = []  # tokens of the last mask with many
+        # by path: the tokens of the text that must follow, and the number of them that are alone in their masks
+        self._texts: dict[tuple[int, ...], tuple[list[int], int]] = {}
+        # most strings take the letters, and most numbers the digits: if several are allowed, there is no need for a mask
+        self._usual = [token for byte in b"etaon01234" for token in vocabulary.tokenize_bytes(bytes([byte]))]
 
     @override
     def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
@@ -67,9 +70,11 @@ class GrammarConstraint(Constraint):
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
         for count, token in enumerate(tokens):
             before = (*path, *tokens[:count])
-            if (*before, token) not in self._allowed:
-                # where text is forced, the mask has one token, but the matcher takes others that spell the text too
-                if not self._go(before) or self._matcher.compute_ff_tokens()[:1] not in ([], [token]):
+            text, alone = self._text(before)
+            if alone and token != text[0]:  # the matcher takes other tokens that spell the text too
+                return count
+            if not alone and (*before, token) not in self._allowed:
+                if not self._go(before):
                     return count
                 if not self._matcher.try_consume_tokens([token]):
                     # at the end of its grammar, the matcher has EOS in the mask but does not take it
@@ -80,23 +85,28 @@ class GrammarConstraint(Constraint):
 
     @override
     def some(self, path: Sequence[int], most: int) -> list[int]:
-        # in strings and numbers, the same few tokens nearly always show that there are many
-        free = len(self._common) >= most and self._go(path) and not self._matcher.compute_ff_tokens()
-        if free and all(self._matcher.validate_tokens([token]) for token in self._common):
-            return self._common[:most]
-        tokens = super().some(path, most)
-        self._common = tokens if len(tokens) == most else self._common
-        return tokens
+        if not self._text(tuple(path))[1] and self._go(path):
+            found = [*islice((token for token in self._usual if self._matcher.validate_tokens([token])), most)]
+            if len(found) == most:
+                return found
+        return super().some(path, most)
 
     @override
     def forced(self, path: Sequence[int]) -> list[int]:
-        key = tuple(path)
-        if key not in self._forced:
-            # compute_ff_tokens() leaves out the end of the text, which is nearly always right
-            text = self._vocabulary.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
-            # the rest of the text is forced after each of its tokens
-            self._forced |= {(*key, *text[:at]): text[at:] for at in range(len(text) + 1)}
-        return self._forced[key]
+        return self._text(tuple(path))[0]
+
+    def _text(self, path: tuple[int, ...]) -> tuple[list[int], int]:
+        if path not in self._texts:
+            written = self._matcher.compute_ff_bytes() if self._go(path) else b""
+            text = self._matcher.compute_ff_tokens() if written else []
+            alone = len(text)
+            # they leave out the end of the text, whose own tokens are nearly always right
+            if end := written[len(self._vocabulary.decode_bytes(text)) :]:
+                text += self._vocabulary.tokenize_bytes(end)
+            # the rest of the text must follow each of its tokens
+            ends = range(len(text) + 1)
+            self._texts |= {(*path, *text[:at]): (text[at:], max(0, alone - at)) for at in ends}
+        return self._texts[path]
 
     @override
     def commit(self, tokens: Sequence[int]) -> None:
@@ -104,7 +114,8 @@ class GrammarConstraint(Constraint):
             raise ValueError(f"the constraint does not allow the tokens {list(tokens)} at this place")
         self._path = []
         self._allowed.clear()
-        self._forced.clear()
+        start, kept = len(tokens), self._texts.items()
+        self._texts = {path[start:]: text for path, text in kept if path[:start] == tuple(tokens)}
 
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to a path, and return whether all of it is allowed."""

@@ -109,6 +109,12 @@ def test_forced_text_is_written_in_the_tokens_of_the_mask_even_if_others_spell_i
     assert allowed_after(constraint, root_tree(5), [brace], logits)(0) == first
 
 
+def constraint_after(spec: dict[str, Any], tokens: list[int]) -> GrammarConstraint:
+    constraint = constraint_by(spec)
+    constraint.commit(tokens)
+    return constraint
+
+
 def check_tokens(constraint: GrammarConstraint, path: list[int], vocab_size: int) -> list[int]:
     mask = constraint.mask(path)
     assert mask is not None
@@ -121,9 +127,17 @@ def check_tokens(constraint: GrammarConstraint, path: list[int], vocab_size: int
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_token_is_allowed_if_and_only_if_the_mask_has_it(seed: int) -> None:
-    constraint, random, path = constraint_by({"json": schema(seed)}), Random(seed), list[int]()
+    """Also where an earlier path has shown what must follow, and where its tokens have been committed since."""
+    [whole, committed], random, path = [constraint_by({"json": schema(seed)}) for _ in "ab"], Random(seed), list[int]()
+    start = 0
     while len(path) < 40 and not EOS & {*path}:
-        path.append(random.choice(check_tokens(constraint, path, len(TOKENIZER))))
+        path.append(random.choice(check_tokens(whole, path, len(TOKENIZER))))
+        if not EOS & {*path}:
+            assert check_tokens(committed, path[start:], len(TOKENIZER)) == check_tokens(whole, path, len(TOKENIZER))
+            assert committed.forced(path[start:]) == constraint_after({"json": schema(seed)}, path).forced([])
+            if random.random() < 0.3:
+                committed.commit(path[start:])
+                start = len(path)
 
 
 def test_another_spelling_of_forced_text_is_not_allowed() -> None:
