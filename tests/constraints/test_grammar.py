@@ -169,6 +169,18 @@ def test_forced_text_is_drafted() -> None:
     assert result.steps <= len(result.token_ids) / 3
 
 
+def test_forced_text_is_counted_from_the_committed_tokens() -> None:
+    [a, b, c] = [TOKENIZER.encode(text)[0] for text in "abc"]
+    constraint = constraint_by({"regex": "aabaac"})
+    assert constraint.forced([]) == [a, a, b, a, a, c]
+    constraint.commit([a])
+    assert [constraint.forced([a, b][:at]) for at in (2, 1, 0)] == [[a, a, c], [b, a, a, c], [a, b, a, a, c]]
+    ways = constraint_by({"choice": ["abc", "cab"]})
+    assert [ways.forced(path) for path in ([], [a], [c])] == [[], [b, c], [a, b]]
+    ways.commit([a])
+    assert ways.forced([]) == [b, c]
+
+
 @pytest.mark.parametrize(
     ("spec", "key", "sentence"),
     [
