@@ -245,10 +245,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
             try:
                 constraint_of(prompt.structured_outputs, pair.tokenizer, size, frozenset())
             except ConstraintError as error:
-                place = ".".join(("structured_outputs", *error.key))
-                raise config.checker.error(
-                    ("data", "prompts"), f": prompt {prompt.prompt_id!r}: {place}: {error}"
-                ) from error
+                why = f": prompt {prompt.prompt_id!r}: {'.'.join(('structured_outputs', *error.key))}: {error}"
+                raise config.checker.error(("data", "prompts"), why) from error
     limit = context_limit(pair.target.config)
     most = config.generation.max_new_tokens
     if most > limit:

@@ -9,7 +9,7 @@ triton (286 MB) on a CPU too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
@@ -59,7 +59,7 @@ class GrammarConstraint(Constraint):
         self._allowed: set[tuple[int, ...]] = set()  # paths
         # by path: the tokens of the text that must follow, and the number of them that are alone in their masks
         self._texts: dict[tuple[int, ...], tuple[list[int], int]] = {}
-        # most strings take the letters, and most numbers the digits: if several are allowed, there is no need for a mask
+        # most strings take the letters, and most numbers the digits: if several are allowed, no mask is needed
         self._usual = [token for byte in b"etaon01234" for token in vocabulary.tokenize_bytes(bytes([byte]))]
 
     @override
@@ -209,20 +209,17 @@ def _check_keys(schema: Mapping[str, Any], place: tuple[str, ...]) -> None:
 
 
 def _schemas_in(
-    part: Any, place: tuple[str, ...] = (), around: Mapping[str, Any] = MappingProxyType({}), named: bool = False
+    schema: Any, place: tuple[str, ...] = (), around: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield the schemas in a schema, deepest first, each with its place and the definitions ``around`` it.
-
-    Args:
-        named: whether the part holds schemas by name, and is not a schema itself.
-    """
-    if isinstance(part, dict):
-        inside: Iterable[tuple[Any, Any]] = part.items()
-        around = {**around, **{name: part[name] for name in _NAMED[:2] if name in part}}
-    else:
-        inside = enumerate(part) if isinstance(part, list) else ()
-    for key, inner in inside:
-        if named or key not in _VALUES:
-            yield from _schemas_in(inner, (*place, str(key)), around, not named and key in _NAMED)
-    if isinstance(part, dict) and not named:
-        yield place, {**around, **part}
+    """Yield the schemas in a schema, deepest first, each with its place and the definitions ``around`` it."""
+    if not isinstance(schema, dict):
+        return
+    around = {**around, **{name: schema[name] for name in _NAMED[:2] if name in schema}}
+    for key, value in schema.items():
+        named = value if key in _NAMED and isinstance(value, dict) else {}
+        listed = enumerate(value) if key not in _VALUES and isinstance(value, list) else ()
+        for step, inner in (*named.items(), *listed):
+            yield from _schemas_in(inner, (*place, key, str(step)), around)
+        if key not in (*_NAMED, *_VALUES):
+            yield from _schemas_in(value, (*place, key), around)
+    yield place, {**around, **schema}

@@ -97,20 +97,19 @@ def constrained(constraint: Constraint, request: Request, answer: Candidates) ->
         return answer
     phrases = answer.tokens.ndim == 3
     given = answer.tokens if phrases else answer.tokens[:, :, np.newaxis]  # [f, k, length]
-    width = max(1, given.shape[1])  # room for forced text
-    tokens = np.full((len(given), width, given.shape[2]), NO_CANDIDATE)
-    log_probs = None if answer.log_probs is None else np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
+    tokens = np.full((len(given), max(1, given.shape[1]), given.shape[2]), NO_CANDIDATE)  # with room for forced text
+    log_probs = np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
+    chances = np.zeros(given.shape[:2]) if answer.log_probs is None else answer.log_probs
     for row, frontier in enumerate(request.rows.tolist()):
-        path, place = request.path_tokens(frontier), 0
-        for old, phrase in enumerate(given[row].tolist()):
+        path, kept = request.path_tokens(frontier), list[tuple[list[int], float]]()
+        for phrase, chance in zip(given[row].tolist(), chances[row].tolist(), strict=True):
             written = [token for token in phrase if token != NO_CANDIDATE]
-            if kept := written[: constraint.allowed(path, written)]:
-                tokens[row, place, : len(kept)] = kept
-                if log_probs is not None and answer.log_probs is not None:
-                    log_probs[row, place] = answer.log_probs[row, old]
-                place += 1
-        if place == 0 and (forced := constraint.forced(path)[: tokens.shape[2]]):
-            tokens[row, 0, : len(forced)] = forced
-            if log_probs is not None:
-                log_probs[row, 0] = 0.0
-    return replace(answer, tokens=tokens if phrases else tokens[:, :, 0], log_probs=log_probs)
+            if count := constraint.allowed(path, written):
+                kept.append((written[:count], chance))
+        if not kept and (forced := constraint.forced(path)):
+            kept.append((forced[: tokens.shape[2]], 0.0))
+        for place, (phrase, chance) in enumerate(kept):
+            tokens[row, place, : len(phrase)] = phrase
+            log_probs[row, place] = chance
+    found = tokens if phrases else tokens[:, :, 0]
+    return replace(answer, tokens=found, log_probs=None if answer.log_probs is None else log_probs)

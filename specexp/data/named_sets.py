@@ -196,10 +196,7 @@ class EverydayTasks(PromptSet):
         rows = map(json.loads, Path(__file__).with_name(self.file).read_text(encoding="utf-8").splitlines())
         prompts = [
             PromptRow(
-                row["prompt_id"],
-                row["category"],
-                [row["prompt"]],
-                structured_outputs=row.get("structured_outputs"),
+                row["prompt_id"], row["category"], [row["prompt"]], structured_outputs=row.get("structured_outputs")
             )
             for row in rows
         ]

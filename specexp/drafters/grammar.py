@@ -27,14 +27,10 @@ class Grammar(Drafter):
     """
 
     learns_from = "nothing"
+    max_candidates: int = 4
 
     def __init__(self, candidates: Annotated[int, Field(ge=1, le=64)] = 4) -> None:
-        self.candidates = candidates
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.candidates
+        self.max_candidates = candidates
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -45,5 +41,5 @@ class Grammar(Drafter):
             return []
         if forced := context.constraint.forced(path):
             return forced[:1]
-        tokens = context.constraint.some(path, self.candidates + 1)
-        return tokens if len(tokens) <= self.candidates else []
+        tokens = context.constraint.some(path, self.max_candidates + 1)
+        return tokens if len(tokens) <= self.max_candidates else []

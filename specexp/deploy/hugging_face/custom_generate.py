@@ -102,15 +102,10 @@ class CustomGenerate:
                 raise ValueError(f"custom_generate of specexp: structured_outputs needs {why}")
             size = int(model.config.get_text_config().vocab_size)
             constraint = constraint_of(structured_outputs, tokenizer, size, frozenset(eos_ids(config)))
+        stops = [_stop(stopping_criteria, input_ids, number) for number in range(len(rows))]
         jobs = [
-            Job(
-                tuple(row[masked:]),
-                number,
-                limit,
-                _stop(stopping_criteria, input_ids, number),
-                constraint=constraint,
-            )
-            for number, (row, masked) in enumerate(rows)
+            Job(tuple(row[masked:]), number, limit, stop, constraint=constraint)
+            for number, ((row, masked), stop) in enumerate(zip(rows, stops, strict=True))
         ]
         with self._lock:
             temperature = (config.temperature or 1.0) if config.do_sample else 0.0

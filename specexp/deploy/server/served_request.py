@@ -92,10 +92,7 @@ class ServedRequest:
         self._token_texts = [TokenTexts(texts, request.skip_special_tokens) for _ in range(count)]
         choice = request.calls if isinstance(request, ChatRequest) else None
         self._call_texts = [CallText(choice) for _ in range(count)]
-        self._calls_by_choice = choice in (
-            "auto",
-            "required",
-        )  # as OpenAI, a named function's answer ends with stop
+        self._calls_by_choice = choice in ("auto", "required")  # as OpenAI, a named function's answer ends with stop
 
     def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"

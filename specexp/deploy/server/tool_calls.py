@@ -93,13 +93,8 @@ class CallText:
         if name is None:
             return {"index": self.calls - 1, "function": {"arguments": arguments}}
         self.calls += 1
-        function = {"name": name, "arguments": arguments}
-        return {
-            "index": self.calls - 1,
-            "id": f"call_{token_hex(12)}",
-            "type": "function",
-            "function": function,
-        }
+        about = {"index": self.calls - 1, "id": f"call_{token_hex(12)}", "type": "function"}
+        return {**about, "function": {"name": name, "arguments": arguments}}
 
     def _marked(self, reason: str | None) -> dict[str, Any]:
         """Give each call once it is complete, and all other text, but no white space behind a call."""

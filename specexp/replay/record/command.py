@@ -474,11 +474,8 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
             print(sentence)
         for prompt in prompts:
             if prompt.structured_outputs is not None:
-                raise config.checker.error(
-                    ("data",),
-                    f": prompt {prompt.prompt_id!r} has structured_outputs, which a recording cannot hold: measure "
-                    "such prompts live",
-                )
+                why = "has structured_outputs, which a recording cannot hold: measure such prompts live"
+                raise config.checker.error(("data",), f": prompt {prompt.prompt_id!r} {why}")
             known = found.setdefault(prompt.prompt_id, prompt)
             if known.token_ids != prompt.token_ids:
                 raise config.checker.error(
