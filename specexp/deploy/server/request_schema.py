@@ -170,12 +170,6 @@ class GenerationRequest(Section):
         dropped = unsupported.keys() | _IGNORED
         return {name: value for name, value in body.items() if name not in dropped}
 
-    @model_validator(mode="after")
-    def _check_constraint(self) -> GenerationRequest:
-        if self.constraint is not None and self.min_tokens:
-            raise RequestError(400, "min_tokens must be left out if the output has a given form", "min_tokens")
-        return self
-
     @cached_property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
         """The field that gives the output's form, and the constraint as in ``structured_outputs``; None if free."""
@@ -253,19 +247,22 @@ class ChatRequest(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @cached_property
-    def calls(self) -> str | None:
-        """``auto``, ``required``, or ``=`` and the name of the function to call; None for an answer without calls."""
-        if self.tool_choice == "none" or (self.tool_choice is None and not self.tools):
-            return None
-        if isinstance(self.tool_choice, Tool):
-            names = [one.function.name for one in self.tools]
-            if (name := self.tool_choice.function.name) not in names:
-                sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(name)}"
-                raise RequestError(400, sentence, "tool_choice.function.name")
-            return f"={name}"
-        if not self.tools and self.tool_choice == "required":
+    def calls(self) -> Literal["auto", "required"] | None:
+        """Whether the answer may or must be calls; None for an answer without calls."""
+        names = [one.function.name for one in self.tools]
+        if self.function not in (None, *names):
+            sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(self.function)}"
+            raise RequestError(400, sentence, "tool_choice.function.name")
+        if not names and self.tool_choice == "required":
             raise RequestError(400, "tools must not be empty if tool_choice is required", "tools")
-        return (self.tool_choice or "auto") if self.tools else None
+        if isinstance(self.tool_choice, Tool):
+            return "required"
+        return (self.tool_choice or "auto") if names and self.tool_choice != "none" else None
+
+    @property
+    def function(self) -> str | None:
+        """The name of the function that must be called; None if ``tool_choice`` names none."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, Tool) else None
 
     @cached_property
     @override
@@ -275,12 +272,8 @@ class ChatRequest(GenerationRequest):
             return given
         if given is not None:
             raise RequestError(400, f"{given[0]} must be left out if a tool may be called", given[0])
-        if self.calls == "auto":
-            return None
-        if self.calls == "required":
-            return "tools", {"json": call_schema([one.function for one in self.tools])}
-        number = [f"={one.function.name}" for one in self.tools].index(self.calls)
-        return f"tools.{number}.function.parameters", {"json": self.tools[number].function.parameters}
+        functions = [one.function for one in self.tools]
+        return None if self.calls == "auto" else ("tools", {"json": call_schema(functions, self.function)})
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> ChatRequest:

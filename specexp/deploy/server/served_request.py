@@ -92,7 +92,7 @@ class ServedRequest:
         self._token_texts = [TokenTexts(texts, request.skip_special_tokens) for _ in range(count)]
         choice = request.calls if isinstance(request, ChatRequest) else None
         self._call_texts = [CallText(choice) for _ in range(count)]
-        self._calls_by_choice = choice in ("auto", "required")  # as OpenAI, a named function's answer ends with stop
+        self._named = isinstance(request, ChatRequest) and request.function is not None
 
     def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
@@ -135,6 +135,8 @@ class ServedRequest:
         """Return the constraint of one output, if the request has one."""
         if self.request.constraint is None:
             return None
+        if self.request.min_tokens:
+            raise RequestError(400, "min_tokens must be left out if the output has a given form", "min_tokens")
         field, spec = self.request.constraint
         size = self._thread.target.vocab_size
         try:
@@ -300,7 +302,7 @@ class ServedRequest:
             log_probs = listed(self._token_texts[number], update.log_probs)
         content = chat if self.is_chat else {"text": update.text}
         reason = _finish_reason(update.end)
-        if reason == "stop" and self._calls_by_choice and self._call_texts[number].calls:
+        if reason == "stop" and self._call_texts[number].calls and not self._named:  # as in OpenAI's API
             reason = "tool_calls"
         return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 

@@ -35,13 +35,17 @@ class Tool(Section):
     function: Function
 
 
-def call_schema(functions: Sequence[Function]) -> dict[str, Any]:
-    """Return the JSON schema of a call ``{"name": ..., "arguments": ...}`` of one of several functions."""
-    calls = []
+def call_schema(functions: Sequence[Function], name: str | None) -> dict[str, Any]:
+    """Return the JSON schema of a call ``{"name": ..., "arguments": ...}`` of one of several functions, or of ``name``.
+
+    Its ``anyOf`` has a schema for each function, which is false for those that must not be called.
+    """
+    calls: list[Any] = []
     for number, function in enumerate(functions):
         arguments = {"$id": f"tool:{number}", **function.parameters}  # references stay within a function's schema
         fields = {"name": {"const": function.name}, "arguments": arguments}
-        calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
+        call = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+        calls.append(call if name in (None, function.name) else False)
     return {"anyOf": calls}
 
 
@@ -59,8 +63,7 @@ class CallText:
     """Splits an output's text into content and tool calls, in the form of OpenAI's ``delta``, as the text grows.
 
     Args:
-        choice: ``auto``; ``required``; ``=`` and a function's name, for which the output is its arguments alone; or
-            None for an output without calls.
+        choice: ``auto``, ``required``, or None for an output without calls.
     """
 
     def __init__(self, choice: str | None) -> None:
@@ -76,15 +79,12 @@ class CallText:
         self._waiting += text
         if self._choice == "auto":
             return self._marked(reason)
-        name = None if self.calls else self._choice[1:]
-        if self._choice == "required" and not self.calls:
-            head = _HEAD.match(self._waiting)
-            if head is None:
+        name = None
+        if not self.calls:
+            if (head := _HEAD.match(self._waiting)) is None:
                 return {}
             name, self._waiting = head[1], self._waiting[head.end() :]
-        # the last brace of a required call closes the call, and not its arguments
-        last = self._choice == "required" and reason != "length"
-        end = len(self._waiting) - last
+        end = len(self._waiting) - (reason != "length")  # the last brace closes the call, and not its arguments
         arguments, self._waiting = self._waiting[:end], self._waiting[end:]
         return {"tool_calls": [self._call(name, arguments)]}
 
