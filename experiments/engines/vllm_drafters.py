@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4, help="tokens that the best n-grams draft")
     parser.add_argument("--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram")
     parser.add_argument("--tasks", nargs="+", default=["edit a file", "summarise"])
-    parser.add_argument(
-        "--prompts", type=int, default=12, help="the last ones; an artifact may have learned from others"
-    )
+    parser.add_argument("--prompts", type=int, default=12, help="the last ones, so that an artifact may learn others")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")
