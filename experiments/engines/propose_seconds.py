@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from experiments.serve.load import conditions
 from specexp.data import EverydayTasks, Workload
 from specexp.deploy.vllm import Proposer
 from specexp.models.pair import load_tokenizer
@@ -48,6 +49,7 @@ def main() -> None:
             drafted += sum(map(len, drafts))
         median, most = 1e3 * np.quantile(seconds[1:], [0.5, 0.99])
         print(f"| {requests} | {median:.2f} | {most:.2f} | {drafted / options.steps / requests:.1f} |")
+    print("", conditions(f"{options.artifact}; texts of {options.length} tokens"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.serve.load import speedup
+from experiments.serve.load import conditions, speedup
 from specexp.data import EverydayTasks, Workload
 from specexp.deploy.vllm import PROPOSER
 from specexp.engines.engine import EngineAnswer
@@ -80,7 +80,9 @@ def main() -> None:
         for name, own in found.items()
     }
     (options.output / "prompts.json").write_text(json.dumps(content))
-    lines = table(found)
+    tasks = ", ".join(options.tasks)
+    about = f"smollm2, {options.dtype}; {options.artifact}; {tasks}; {options.max_tokens} tokens each"
+    lines = [*table(found), "", *conditions(about).splitlines()]
     (options.output / "drafters.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from specexp.artifacts.environment import environment, machine_line
 from specexp.bench.statistics import mean_interval
 from specexp.bench.trainer import quiet_libraries
 from specexp.config.artifacts import load_artifact, save_artifact
@@ -257,6 +258,12 @@ async def load(
         return answers, seconds
 
 
+def conditions(about: str) -> str:
+    """Return two lines to paste with a table: commit, versions, processor and threads, and what was measured."""
+    known = environment()
+    return f"{machine_line(known)}\n{about}, {known['time'][:10]}\n"
+
+
 def table(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:
     """Return a markdown table: medians over the rounds, p50 and p99 of all requests."""
     lines = [
@@ -345,9 +352,11 @@ def main() -> None:
         for one in answers
     ]
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "load.md").write_text(table(ordered))
+    about = f"stdlib, bfloat16; sampled at {TEMPERATURE:g}, at most {options.max_tokens} tokens each"
+    text = f"{table(ordered)}\n{conditions(about)}"
+    (options.output / "load.md").write_text(text)
     (options.output / "requests.json").write_text(json.dumps(rows))
-    print(table(ordered))
+    print(text)
 
 
 if __name__ == "__main__":

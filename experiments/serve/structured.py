@@ -28,7 +28,7 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 
-from experiments.serve.load import Answer, Body, free_port, load, our_server, serving, speedup
+from experiments.serve.load import Answer, Body, conditions, free_port, load, our_server, serving, speedup
 from specexp.base.messages import first_line
 from specexp.data import Workload
 from specexp.data.named_sets import StructuredTasks
@@ -175,6 +175,7 @@ def main() -> None:
             text, name = markdown(["kind", *urls], rows), "schemas.md"
         else:
             text, name = asyncio.run(speeds(pair, urls, options.prompts)), "speed.md"
+        text += f"\n{conditions('smollm2; prompts of StructuredTasks')}"
         (options.output / name).write_text(text)
     print(text)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.serve.load import Body, Round, free_port, load, our_server, rate, serving, speedup, table
+from experiments.serve.load import Body, Round, conditions, free_port, load, our_server, rate, serving, speedup, table
 from specexp.data import EverydayTasks, Workload
 from specexp.engines.settings import VllmSettings
 from specexp.engines.vllm import VLLM
@@ -60,6 +60,7 @@ def main() -> None:
         return {"model": model, "prompt": prompt, "seed": seed, **fixed, **usage, **more}
 
     runs = defaultdict[tuple[str, int], list[Round]](list)
+    about = f"smollm2, {options.dtype}; prompts of EverydayTasks; {options.max_tokens} tokens each"
     with TemporaryDirectory(prefix="specexp-") as folder, ExitStack() as stack:
         ports, work = [free_port() for _ in range(3)], Path(folder)
         plain, drafting = (engine(one).words(port, pair) for one, port in zip((None, ngrams), ports[1:], strict=True))
@@ -91,16 +92,16 @@ def main() -> None:
                     runs[name, at_once].append(
                         asyncio.run(load(url, made, prompts, at_once, max(5, options.each * at_once)))
                     )
-            text = write(runs, options.output)  # after each round, because one takes minutes
+            text = write(runs, options.output, about)  # after each round, because one takes minutes
             print(f"round {number + 1}", flush=True)
     print(text)
 
 
-def write(runs: Mapping[tuple[str, int], Sequence[Round]], output: Path) -> str:
+def write(runs: Mapping[tuple[str, int], Sequence[Round]], output: Path, about: str) -> str:
     """Write the tables and the requests of all rounds so far; returns the tables."""
     ordered = dict(sorted(runs.items(), key=lambda one: one[0][1]))
     output.mkdir(parents=True, exist_ok=True)
-    text = f"{table(ordered)}\n{ratios(ordered)}"
+    text = f"{table(ordered)}\n{ratios(ordered)}\n{conditions(about)}"
     (output / "load.md").write_text(text)
     rows = [
         {"server": name, "at_once": at_once, "round": number, "seconds": seconds, **asdict(one)}

@@ -17,6 +17,7 @@ from typing import Any
 
 from specexp.artifacts.manifest import Provenance
 from specexp.base.cores import usable_cores
+from specexp.base.messages import counted
 from specexp.base.start import all_masked
 from specexp.core.noise import NOISE_VERSION
 
@@ -54,6 +55,15 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
         "cpu_count": os.cpu_count(),
         "threads": None if torch is None else int(torch.get_num_threads()),
     }
+
+
+def machine_line(known: Mapping[str, Any]) -> str:
+    """Return an :func:`environment` in one line to paste with a table: commit, versions, processor and threads."""
+    versions = known["packages"]
+    commit = f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
+    threads = counted(known["threads"] or 0, "thread")
+    return f"specexp {versions.get('specexp', '')}{commit}, {packages}; {known['device_name']}, {threads}"
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:

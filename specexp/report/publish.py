@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
-from specexp.artifacts.environment import device_name, package_versions
+from specexp.artifacts.environment import device_name, machine_line, package_versions
 from specexp.artifacts.store import BEST_TREE
 from specexp.base.messages import counted
 from specexp.config import CommandError, Config, ConfigError
@@ -169,9 +169,7 @@ def conditions_of(folder: Path) -> list[str]:
         return []
     known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    pair, prompts, versions = config["pair"], config["data"]["prompts"], known["packages"]
-    commit = f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
-    packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
+    pair, prompts = config["pair"], config["data"]["prompts"]
     target = Path(pair["target"]).name if Path(pair["target"]).exists() else pair["target"]
     kind = prompts["class_path"] if isinstance(prompts, dict) else prompts
     export = (config.get("sweep") or {}).get("export")
@@ -180,8 +178,7 @@ def conditions_of(folder: Path) -> list[str]:
     if (engine := config.get("engine")) is not None:
         how.append(engine["class_path"].rpartition(".")[2])
     return [
-        f"specexp {versions.get('specexp', '')}{commit}, {packages}; {known['device_name']}, "
-        f"{counted(known['threads'] or 0, 'thread')}",
+        machine_line(known),
         f"{described(target)}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}; "
         f"at most {counted(config['generation']['max_new_tokens'], 'token')} each, {known['time'][:10]}",
         f"`{shlex.join(known['command'])}`" + (f"; artifact `{artifact}`" if artifact else ""),
