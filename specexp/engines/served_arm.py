@@ -84,7 +84,7 @@ class EnginePool:
             self._running.pop(key).close()
 
     def _make_room(self) -> None:
-        """Stop the engines used last, whose next turn is the furthest, until one as large as the largest fits."""
+        """Stop the engines used last, since their next turn is the furthest, until one as large as the largest fits."""
         needed = _SPARE * max([one.memory_bytes() or 0 for one in self._running.values()], default=0)
         while self._running and (free := psutil.virtual_memory().available) < needed:
             if not self._stopped:

@@ -248,7 +248,7 @@ class ChatRequest(GenerationRequest):
 
     @cached_property
     def calls(self) -> Literal["auto", "required"] | None:
-        """Whether the answer may or must be calls; None for an answer without calls."""
+        """How the answer is made of calls: it may be (``auto``) or must be (``required``); None for one without."""
         names = [one.function.name for one in self.tools]
         if self.function not in (None, *names):
             sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(self.function)}"
