@@ -63,8 +63,8 @@ class GrammarConstraint(Constraint):
         self._usual = [token for byte in b"etaon01234" for token in vocabulary.tokenize_bytes(bytes([byte]))]
 
     @override
-    def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
-        return np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if self._go(path) else None
+    def mask(self, path: Sequence[int]) -> NDArray[np.uint8]:
+        return np.frombuffer(self._matcher.compute_bitmask() if self._go(path) else b"", np.uint8)
 
     @override
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:

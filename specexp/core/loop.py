@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from operator import index
 from secrets import randbits
 from time import perf_counter
@@ -315,7 +316,7 @@ class Lane:
         else:
             check_best(target.scores, "target", self.context)
             tokens = target.tokens.tolist()
-            verdict = follow(self.tree, allowed_after(self.context.constraint, self.tree, tokens, logits))
+            verdict = follow(self.tree, partial(allowed_after, self.context.constraint, self.tree, tokens, logits))
         self.result.seconds["verify"] += perf_counter() - started
         return verdict, None if target is None else target.top
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -84,26 +84,19 @@ def highest(scores: torch.Tensor) -> int:
 
 
 def allowed_after(
-    constraint: Constraint | None, tree: TokenTree, tokens: Sequence[int], logits: torch.Tensor
-) -> Callable[[int], int]:
-    """Return the function from a row of a tree to the allowed token with the highest logit.
+    constraint: Constraint | None, tree: TokenTree, tokens: Sequence[int], logits: torch.Tensor, row: int
+) -> int:
+    """Return the allowed token with the highest logit after a row of a tree.
 
     Args:
         tokens: the token with the highest logit after each row, allowed or not.
         logits: ``[n + 1, V]``. Rows with an allowed token are not read.
     """
-
-    def token_after(row: int) -> int:
-        path = [] if constraint is None else path_tokens(tree, row)
-        if constraint is None or constraint.allowed(path, tokens[row : row + 1]):
-            return tokens[row]
-        mask = constraint.mask(path)
-        if mask is None or not mask.any():  # no token counts after a row that is not allowed, or ends the output
-            return tokens[row]
-        allowed = tokens_in(mask)
-        return int(allowed[highest(logits[row, allowed])])
-
-    return token_after
+    if constraint is None or constraint.allowed(path := path_tokens(tree, row), tokens[row : row + 1]):
+        return tokens[row]
+    allowed = tokens_in(constraint.mask(path))
+    # no token counts after a row that is not allowed, or ends the output
+    return int(allowed[highest(logits[row, allowed])]) if allowed.size else tokens[row]
 
 
 def on_host(tensor: torch.Tensor) -> bool:

@@ -106,7 +106,7 @@ def test_forced_text_is_written_in_the_tokens_of_the_mask_even_if_others_spell_i
     constraint = constraint_of({"json": {"type": "object", "required": ["a"]}}, tokenizer, len(tokenizer), EOS)
     logits = torch.zeros(1, len(tokenizer))
     logits[0, brace] = 1.0
-    assert allowed_after(constraint, root_tree(5), [brace], logits)(0) == first
+    assert allowed_after(constraint, root_tree(5), [brace], logits, 0) == first
 
 
 def constraint_after(spec: dict[str, Any], tokens: list[int]) -> GrammarConstraint:
@@ -116,9 +116,7 @@ def constraint_after(spec: dict[str, Any], tokens: list[int]) -> GrammarConstrai
 
 
 def check_tokens(constraint: GrammarConstraint, path: list[int], vocab_size: int) -> list[int]:
-    mask = constraint.mask(path)
-    assert mask is not None
-    allowed: list[int] = tokens_in(mask).tolist()
+    allowed: list[int] = tokens_in(constraint.mask(path)).tolist()
     assert [token for token in range(vocab_size) if constraint.allowed(path, [token])] == allowed
     some = constraint.some(path, 4)
     assert len(some) == len({*some} & {*allowed}) == min(4, len(allowed))
@@ -163,6 +161,7 @@ def test_forced_text_is_drafted() -> None:
         forced[at:] for at in range(len(forced) + 1)
     ]
     assert constraint.forced([*forced[:2], forced[0]]) == [], "the path is not allowed"
+    assert tokens_in(constraint.mask([*forced[:2], forced[0]])).tolist() == []
     result = Decoder(LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)).generate(
         [5, 6], max_new_tokens=40, constraint=constraint
     )

@@ -59,9 +59,8 @@ class Rule(Constraint):
         return set(range(V)) - {*text[-1:]} - ({END} if len(text) < 4 else set())
 
     @override
-    def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
-        found = self._next(path)
-        return None if found is None else np.packbits(np.isin(np.arange(V), list(found)), bitorder="little")
+    def mask(self, path: Sequence[int]) -> NDArray[np.uint8]:
+        return np.packbits(np.isin(np.arange(V), list(self._next(path) or ())), bitorder="little")
 
     @override
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
@@ -118,7 +117,7 @@ def test_passes_that_choose_tokens_give_the_output_of_masked_logits() -> None:
     asked: list[tuple[list[int], int | None]] = []
 
     class Watched(Rule):
-        def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
+        def mask(self, path: Sequence[int]) -> NDArray[np.uint8]:
             asked.append(([*path], None))
             return super().mask(path)
 
