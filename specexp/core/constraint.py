@@ -55,7 +55,9 @@ class Constraint(ABC):
 
     def some(self, path: Sequence[int], most: int) -> list[int]:
         """Return ``most`` of the tokens allowed after a path, or all of them if there are fewer."""
-        return list(map(int, tokens_in(self.mask(path))[:most]))
+        mask = self.mask(path)
+        used = np.flatnonzero(mask)[:most]  # each of these bytes has a token, so the others need not be unpacked
+        return tokens_in(mask[: used[-1] + 1])[:most].tolist() if used.size else []
 
 
 def tokens_in(mask: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -96,19 +98,20 @@ def constrained(constraint: Constraint, request: Request, answer: Candidates) ->
         return answer
     phrases = answer.tokens.ndim == 3
     given = answer.tokens if phrases else answer.tokens[:, :, np.newaxis]  # [f, k, length]
-    tokens = np.full((len(given), max(1, given.shape[1]), given.shape[2]), NO_CANDIDATE)  # with room for forced text
-    log_probs = np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
-    chances = np.zeros(given.shape[:2]) if answer.log_probs is None else answer.log_probs
+    width = max(1, given.shape[1])  # room for forced text
+    tokens = np.full((len(given), width, given.shape[2]), NO_CANDIDATE)
+    log_probs = None if answer.log_probs is None else np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
     for row, frontier in enumerate(request.rows.tolist()):
-        path, kept = request.path_tokens(frontier), list[tuple[list[int], float]]()
-        for phrase, chance in zip(given[row].tolist(), chances[row].tolist(), strict=True):
+        path, place = request.path_tokens(frontier), 0
+        for old, phrase in enumerate(given[row].tolist()):
             written = [token for token in phrase if token != NO_CANDIDATE]
-            if count := constraint.allowed(path, written):
-                kept.append((written[:count], chance))
-        if not kept and (forced := constraint.forced(path)):
-            kept.append((forced[: tokens.shape[2]], 0.0))
-        for place, (phrase, chance) in enumerate(kept):
-            tokens[row, place, : len(phrase)] = phrase
-            log_probs[row, place] = chance
-    found = tokens if phrases else tokens[:, :, 0]
-    return replace(answer, tokens=found, log_probs=None if answer.log_probs is None else log_probs)
+            if kept := written[: constraint.allowed(path, written)]:
+                tokens[row, place, : len(kept)] = kept
+                if log_probs is not None and answer.log_probs is not None:
+                    log_probs[row, place] = answer.log_probs[row, old]
+                place += 1
+        if place == 0 and (forced := constraint.forced(path)[: tokens.shape[2]]):
+            tokens[row, 0, : len(forced)] = forced
+            if log_probs is not None:
+                log_probs[row, 0] = 0.0
+    return replace(answer, tokens=tokens if phrases else tokens[:, :, 0], log_probs=log_probs)
