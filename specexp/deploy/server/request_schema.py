@@ -248,7 +248,7 @@ class ChatRequest(GenerationRequest):
 
     @cached_property
     def calls(self) -> Literal["auto", "required"] | None:
-        """How the answer is made of calls: it may be (``auto``) or must be (``required``); None for one without."""
+        """``auto`` if the answer may be calls, ``required`` if it must be calls, None if it must not."""
         names = [one.function.name for one in self.tools]
         if self.function not in (None, *names):
             sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(self.function)}"
