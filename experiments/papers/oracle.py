@@ -78,12 +78,7 @@ class Oracle(Controller):
             _ = self.latency  # raises if there is none
 
     @override
-    def check_parts(
-        self,
-        drafter: Drafter | None,
-        builder: TreeBuilder | None,
-        verifier: Verifier | None,
-    ) -> None:
+    def check_parts(self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None) -> None:
         if drafter is None or drafter.inner or not drafter.runs_model or drafter.learns_from == "unknown":
             given = "plain decoding" if drafter is None else type(drafter).__name__
             raise ValueError(
@@ -126,12 +121,7 @@ class Hindsight(Callback):
 
     @override
     def on_test_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Prompt,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, batch: Prompt, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         assert isinstance(pl_module, EvaluationModule)
         for arm in pl_module.arms:
@@ -199,11 +189,7 @@ def draft_matches(
 
 
 def best_schedule(
-    matches: NDArray[np.bool_],
-    latency: LatencyProfile,
-    max_depth: int,
-    max_new_tokens: int,
-    prefix: int | None = None,
+    matches: NDArray[np.bool_], latency: LatencyProfile, max_depth: int, max_new_tokens: int, prefix: int | None = None
 ) -> list[int]:
     """Return the draft length at each of the ``[n]`` positions of an output that minimizes the time to decode it.
 

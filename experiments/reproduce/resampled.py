@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from specexp.bench.metrics import Share, metric_named
+from specexp.bench.observers import GRAFTED
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import CONFIDENCE, arm_names, refusal
 
@@ -24,6 +25,7 @@ COUNTS = (
 OWN: dict[str, Callable[[PromptRecord], Share | None]] = {
     "tokens_per_draft_pass": lambda record: Share(record.new_tokens, record.draft_passes),
     "accepted_per_step": lambda record: Share(record.accepted_drafts, record.steps),
+    "drafter_utilisation": lambda record: _ungrafted(record),
 }
 """Figures beyond the metrics of a run's tables."""
 SPEEDS = ("throughput", "speedup", "end_to_end_throughput", "end_to_end_speedup")
@@ -132,6 +134,12 @@ def _pace(name: str, record: PromptRecord) -> Share:
         return Share(record.decode_tokens, record.decode_seconds)
     whole = record.prefill_seconds + record.decode_seconds
     return Share(record.new_tokens, record.group.wall_seconds if record.group else whole)
+
+
+def _ungrafted(record: PromptRecord) -> Share:
+    """Return accepted and fed nodes without those of grafted phrases."""
+    fed, accepted = record.nodes_by_source.get(GRAFTED, (0, 0))
+    return Share(record.accepted_drafts - accepted, record.drafted_nodes - fed)
 
 
 def widened(figure: Sequence[float], prompts: int) -> Sequence[float]:
