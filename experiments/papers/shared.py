@@ -129,6 +129,13 @@ def label(
         axes.set_ylim(low, high)
 
 
+def correlation_interval(correlation: float | None, count: int) -> list[float | None]:
+    """Return Fisher's 95 % interval of a correlation; None where it has none."""
+    if correlation is None or abs(correlation) == 1 or count < 4:
+        return [None, None]
+    return [float(np.tanh(np.arctanh(correlation) + z / (count - 3) ** 0.5)) for z in (-1.96, 1.96)]
+
+
 def draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False) -> None:
     """Draw lines from x to y values; a speedup's interval becomes a band, and ``mark_best`` stars the highest point."""
     for name, points in lines.items():

@@ -42,13 +42,7 @@ def controllers() -> dict[str, Controller]:
     fixed = {f"fixed {length}": DraftLengths({1: length}) for length in (1, 2, 4, LONGEST)}
     table = DraftLengths({1: 8, 2: 4, 8: 2, 16: 1})
     goodput = NodeBudget(shared_steps=1e6)
-    return {
-        PLAIN: BuilderLimits(),
-        **fixed,
-        "table by lanes": table,
-        "goodput": goodput,
-        BUDGET: NodeBudget(),
-    }
+    return {PLAIN: BuilderLimits(), **fixed, "table by lanes": table, "goodput": goodput, BUDGET: NodeBudget()}
 
 
 class Round:

@@ -15,7 +15,16 @@ from pydantic import Field
 from scipy.stats import binned_statistic, binomtest
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited, whole_numbers
+from experiments.papers.shared import (
+    DraftingAnalysis,
+    correlation_interval,
+    grafted_rows,
+    label,
+    report_of,
+    table_of,
+    visited,
+    whole_numbers,
+)
 from specexp.bench.record import PromptRecord
 from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
@@ -203,7 +212,9 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]
                 bounds = f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}"
                 table.rows.append([arm, bounds, len(own), *_means(own), *[None] * 4])
             known = [_known(seen.q.corr(seen[other])) for other in ("p", "accepted")]
-            table.rows.append([arm, "all", len(seen), *_means(seen), *known, *_interval(known[0], len(seen))])
+            table.rows.append(
+                [arm, "all", len(seen), *_means(seen), *known, *correlation_interval(known[0], len(seen))]
+            )
         return report_of(self, table, self._draw(tries) if tries else None)
 
     def _draw(self, tries: Mapping[str, pd.DataFrame]) -> Figure:
@@ -234,13 +245,6 @@ def _means(seen: pd.DataFrame) -> list[float]:
     p, half = float(seen.p.mean()), 1.96 * float(seen.p.std(ddof=0)) / len(seen) ** 0.5
     accepted = [float(seen.accepted.mean()), *map(float, taken)]
     return [float(seen.q.mean()), *accepted, p, p - half, p + half, float(seen.residual.mean())]
-
-
-def _interval(correlation: float | None, count: int) -> list[float | None]:
-    """Return Fisher's 95 % interval of a correlation; None where it has none."""
-    if correlation is None or abs(correlation) == 1 or count < 4:
-        return [None, None]
-    return [float(np.tanh(np.arctanh(correlation) + z / (count - 3) ** 0.5)) for z in (-1.96, 1.96)]
 
 
 def _known(value: Any) -> float | None:

@@ -21,6 +21,7 @@ from experiments.papers.shared import (
     Row,
     add_rows,
     check_rows,
+    correlation_interval,
     grafted_rows,
     label,
     label_of,
@@ -243,8 +244,9 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         table = table_of(
             "Product of confidences of a drafted prefix against its acceptance",
             "arm | product | prefixes | steps | mean length:.1 | mean product:.5 | accepted:.1%"
-            " | accepted low:.1% | accepted high:.1% | rank correlation:.3 | highest:.3",
-            "Low, high: 95 % interval (Wilson). Its size is the bin's steps, as prefixes of a step share tokens.",
+            " | accepted low:.1% | accepted high:.1% | rank correlation:.3 | rank correlation low:.3"
+            " | rank correlation high:.3 | highest:.3 | highest low:.3 | highest high:.3",
+            "Low, high: 95 % interval (Wilson's, Fisher's). Its size is the steps, as prefixes of a step share tokens.",
             "Rank correlation: Spearman's, between product and acceptance, over all prefixes. Highest: if the prefixes"
             " with the largest products were those accepted. It is below 1, since most prefixes are equally rejected.",
         )
@@ -253,11 +255,13 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
             for (low, high), (count, steps, *rest) in bins:
                 if count:
                     bounds = f"{low:.2g} to {high:.2g}"
-                    table.rows.append([arm, bounds, int(count), int(steps), *rest, None, None])
+                    table.rows.append([arm, bounds, int(count), int(steps), *rest, *[None] * 6])
             steps, means = np.unique(seen[:, 0]).size, seen[:, 1:].mean(axis=0).tolist()
-            correlation = rank_correlation(seen[:, 2], seen[:, 3])
-            highest = rank_correlation(np.sort(seen[:, 2]), np.sort(seen[:, 3]))
-            table.rows.append([arm, "all", len(seen), steps, *means, None, None, correlation, highest])
+            row: list[Cell] = [arm, "all", len(seen), steps, *means, None, None]
+            for products, accepted in (seen[:, 2:].T, np.sort(seen[:, 2:], axis=0).T):
+                correlation = rank_correlation(products, accepted)
+                row += [correlation, *correlation_interval(correlation, steps)]
+            table.rows.append(row)
         return table
 
     def _draw(self, tries: Mapping[str, Tries]) -> Figure:

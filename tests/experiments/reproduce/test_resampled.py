@@ -38,6 +38,13 @@ def test_throughput_is_of_all_tokens_and_speedup_the_geometric_mean_over_prompts
     assert high == pytest.approx(2.0)
 
 
+def test_what_is_used_of_drafts_leaves_grafted_phrases_out():
+    nodes = {"DraftModel": (6, 3), "grafted phrases": (4, 1)}
+    found = Resampled([record_of("phrases", 0, drafted_nodes=10, accepted_drafts=4, nodes_by_source=nodes)])
+    assert found.figure("utilisation", "phrases")[0] == 0.4
+    assert found.figure("drafter_utilisation", "phrases")[0] == 0.5
+
+
 def test_a_ratio_is_paired_by_prompt():
     # prompts differ much, arms by a tenth each
     records = [

@@ -104,3 +104,10 @@ def test_the_highest_rank_correlation_has_the_largest_products_accepted():
     rows = confidence(outcome_of(PREFIXES, [], q=Q), outcome_of(PREFIXES, [1], q=[1.0, 0.3, 0.5, 0.5]))
     assert rows[-1]["rank correlation"] == pytest.approx(1.5 / np.sqrt(17.5 * 7.5))
     assert rows[-1]["highest"] == pytest.approx(7.5 / np.sqrt(17.5 * 7.5))
+
+
+def test_a_rank_correlation_has_fishers_interval_by_its_steps():
+    rows = confidence(*[outcome_of(PREFIXES, [], q=Q)] * 6, outcome_of(PREFIXES, [1], q=[1.0, 0.3, 0.5, 0.5]))
+    correlation, low, high = (rows[-1][f"rank correlation{end}"] for end in ("", " low", " high"))
+    for end, z in ((low, -1.96), (high, 1.96)):
+        assert np.arctanh(end) == pytest.approx(np.arctanh(correlation) + z / 2)  # 7 steps
