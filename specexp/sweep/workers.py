@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import optuna
+import psutil
 from optuna import Trial
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
@@ -337,15 +338,7 @@ def is_dead(trial: FrozenTrial) -> bool:
     if "worker" not in trial.user_attrs and trial.datetime_start is not None:
         return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
-    if host != socket.gethostname():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):  # another user's process, or not a number
-        pass
-    return False
+    return host == socket.gethostname() and process.isdecimal() and not psutil.pid_exists(int(process))
 
 
 def run_study_workers(
