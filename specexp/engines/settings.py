@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +10,7 @@ import yaml
 from pydantic import ConfigDict, Field
 from typing_extensions import override
 
-from specexp.base.checked import Checked, IntegerKey
+from specexp.base.checked import Checked
 from specexp.models.gguf import is_gguf
 
 Positive = Annotated[int, Field(ge=1)]
@@ -100,91 +99,52 @@ class VllmSettings(Settings):
 
 @dataclass(frozen=True)
 class SglangSettings(Settings):
-    """SGLang's flags, with underscores and without the prefix ``--speculative-``.
+    """The flags of SGLang that an export sets, with underscores and without the prefix ``--speculative-``.
 
     Args:
         algorithm: ``STANDALONE`` drafts with a separate model.
         num_steps: number of draft passes per step, which is also the depth of the tree.
         eagle_topk: number of children per node; 1 drafts a chain.
         num_draft_tokens: number of tokens verified per step, including the root.
-        ngram_external_corpus_path: JSONL file with a JSON string on each line.
-        adaptive: content of the file for adaptive speculation: global keys, and ``candidate_steps`` and hystereses for
-            each number of concurrent requests.
     """
 
     engine: ClassVar[str] = "sglang"
     read_for: ClassVar[str] = "SGLang's main branch of autumn 2026"
 
-    algorithm: Literal["DFLASH", "DSPARK", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"]
+    algorithm: Literal["STANDALONE", "NGRAM"]
     draft_model_path: str | None = None
     num_steps: Positive | None = None
     eagle_topk: Positive | None = None
     num_draft_tokens: Positive | None = None
-    # values other than 1 change the distribution of the output
-    accept_threshold_single: Annotated[float, Field(ge=1, le=1)] | None = None
-    accept_threshold_acc: Annotated[float, Field(ge=1, le=1)] | None = None
-    use_rejection_sampling: bool | None = None
-    ngram_min_bfs_breadth: Positive | None = None
     ngram_max_bfs_breadth: Positive | None = None
-    ngram_match_type: Literal["BFS", "PROB"] | None = None
     ngram_max_trie_depth: Positive | None = None
-    ngram_capacity: Positive | None = None
-    ngram_external_corpus_path: str | None = None
-    ngram_external_sam_budget: Positive | None = None
-    ngram_external_corpus_max_tokens: Positive | None = None
-    adaptive: dict[str, Any] | None = None
 
     @override
     def deployed(self) -> str:
-        """Return the flags on one line and, if ``adaptive`` is set, the contents of its file on the next line."""
-        words = [
-            f"--speculative-{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-            for name, value in self.given("adaptive").items()
-            if value is not False
-        ]
-        if self.adaptive is None:
-            return " ".join(words) + "\n"
-        words.append("--speculative-adaptive --speculative-adaptive-config adaptive.json")
-        return f"{' '.join(words)}\n{json.dumps(self.adaptive)}\n"
+        words = [f"--speculative-{name.replace('_', '-')} {value}" for name, value in self.given().items()]
+        return " ".join(words) + "\n"
 
 
 @dataclass(frozen=True)
 class TrtllmSettings(Settings):
-    """The fields of TensorRT-LLM's ``speculative_config``, under TensorRT-LLM's names.
+    """The fields of TensorRT-LLM's ``speculative_config`` that an export sets, under TensorRT-LLM's names.
 
     Args:
-        max_draft_len: length of a chain, or depth of a tree.
-        use_dynamic_tree: whether to draft a tree (Eagle3 only), with ``max_total_draft_tokens`` nodes.
+        max_draft_len: length of the chain.
         enable_global_pool: whether the suffix automata of other requests are also searched.
         is_use_oldest: whether the oldest match is used; our drafters use the newest.
-        draft_len_schedule: draft length for each number of concurrent requests.
-        acceptance_rate_threshold: acceptance rate below which speculation is turned off for good, measured over
-            ``acceptance_rate_window_size`` steps.
     """
 
     engine: ClassVar[str] = "trtllm"
     read_for: ClassVar[str] = "TensorRT-LLM's main branch of autumn 2026"
     drafters: ClassVar[tuple[str, ...]] = (*Settings.drafters, "SuffixAutomaton")
 
-    decoding_type: Literal[
-        "AUTO", "DFlash", "DSpark", "Draft_Target", "Eagle3", "Eagle", "MTP", "NGram", "PARD", "SA", "SaveState",
-        "User_Provided",
-    ]  # fmt: skip
+    decoding_type: Literal["Draft_Target", "NGram", "SA"]
     max_draft_len: Positive
     speculative_model: str | None = None
-    use_dynamic_tree: bool | None = None
-    dynamic_tree_max_topK: Positive | None = None  # noqa: N815 - the engine's name
-    max_total_draft_tokens: Positive | None = None
     max_matching_ngram_size: Positive | None = None
-    is_public_pool: bool | None = None
-    is_keep_all: bool | None = None
     is_use_oldest: bool | None = None
     enable_global_pool: bool | None = None
-    max_concurrency: Positive | None = None
-    draft_len_schedule: dict[IntegerKey, Annotated[int, Field(ge=0)]] | None = None
-    acceptance_rate_window_size: Annotated[int, Field(ge=0)] | None = None
-    acceptance_rate_threshold: Share | None = None
-    use_rejection_sampling: bool | None = None
 
     @override
     def deployed(self) -> str:

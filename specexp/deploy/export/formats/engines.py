@@ -309,16 +309,14 @@ class Vllm(ChainFormat):
 
 
 class Sglang(ChainFormat):
-    """SGLang's command-line flags. The file for adaptive speculation requires EAGLE heads and a study of SGLang."""
+    """SGLang's command-line flags."""
 
     name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
     deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
 
 
 class Trtllm(ChainFormat):
-    """TensorRT-LLM's ``speculative_config``, a YAML block. ``draft_len_schedule`` is exported only from a study of
-    TensorRT-LLM.
-    """
+    """TensorRT-LLM's ``speculative_config``, a YAML block."""
 
     name, settings, read_for = "trtllm", TrtllmSettings, TrtllmSettings.read_for
     deployment = "trtllm-serve MODEL --config {file}"
