@@ -63,19 +63,24 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"
+
+    def draw(trial: optuna.Trial) -> list[float]:
+        nonlocal used
+        used = "sampler"
+        Space(settings).suggest(trial, lambda key, overrides: True)
+        for step in range(2 if settings.prunes else 0):
+            used = "pruner"
+            trial.report(0.0, step)
+            trial.should_prune()
+        used = "sampler"  # it learns from the result
+        return [0.0] * len(ways)
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
-            for _ in range(3):
-                used, trial = "sampler", study.ask()
-                Space(settings).suggest(trial, lambda key, overrides: True)
-                for step in range(2 if settings.prunes else 0):
-                    used = "pruner"
-                    trial.report(0.0, step)
-                    trial.should_prune()
-                study.tell(trial, [0.0] * len(ways))
+            study.optimize(draw, n_trials=3)  # a sampler that has drawn all configurations ends this
     except Exception as error:  # samplers and pruners raise errors of any type
         why = f": it cannot be used in this study ({first_line(error)})"
         raise checker.error(("sweep", used), why) from error

@@ -9,8 +9,9 @@ from helpers.fake_bench import SECTION, FakeBench, opened, search, settings
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from specexp.config.check import Checker
 from specexp.sweep.plain_seconds import PlainSeconds
-from specexp.sweep.sampler import ExploringSampler
+from specexp.sweep.sampler import ExploringSampler, check_sampler
 from specexp.sweep.search import PATIENCE, StudySearch
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trial_queue import queue_known
@@ -163,6 +164,16 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path):
     bench = FakeBench()
     assert "3 distinct configurations were measured, 9 were requested" in StudySearch(study, chosen, bench).run()
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
+
+
+def test_a_sampler_may_have_fewer_configurations_than_are_drawn_to_check_it(tmp_path):
+    space = {**FIXED, "builder.init_args.nodes": {"type": "categorical", "choices": [2]}}
+    sampler = {"class_path": "optuna.samplers.BruteForceSampler", "init_args": {"seed": 0}}
+    chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
+    check_sampler(chosen, Checker(lambda key: "mine.yaml"))
+    bench = FakeBench()
+    assert "1 distinct configurations were measured" in StudySearch(opened(chosen, tmp_path), chosen, bench).run()
+    assert bench.measured == ["Chain/2"]
 
 
 @pytest.mark.slow
