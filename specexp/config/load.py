@@ -81,7 +81,7 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
     """Return the experiment with the prompts of one stage of its sweep (see :data:`STAGES`; None for the search).
 
     A stage that sets neither ``prompts`` nor ``offset`` takes further prompts from the search's prompt set. The
-    confirmation's prompts come after the search's, and those of other stages come after the confirmation's.
+    confirmation's come last, so that it gets fewer if the set is too small for all stages.
     """
     if stage is None:
         return config
@@ -96,9 +96,10 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
                 f"sweep.{stage} its own prompts"
             )
         own["offset"] = search["offset"] + search["max_prompts"]
-        confirmed = None if stage == "confirm" else config.get("sweep.confirm.data", None)
-        if confirmed is not None and not confirmed.keys() & {"prompts", "offset"}:
-            own["offset"] += int(confirmed.get("max_prompts") or search["max_prompts"])
+        if stage == "confirm":
+            others = [config.get(f"sweep.{one}.data", None) for one in STAGES if one != "confirm"]
+            taken = [one for one in others if one is not None and not one.keys() & {"prompts", "offset"}]
+            own["offset"] += max((int(one.get("max_prompts") or search["max_prompts"]) for one in taken), default=0)
     return apply_overrides(config, {"data": own}, f"sweep.{stage}.data")
 
 

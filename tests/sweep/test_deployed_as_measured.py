@@ -126,5 +126,6 @@ def test_a_servers_text_is_the_records(study, alias):
                 "sequence": f"{record.prompt_id}#{record.sample}",
             }
             answer = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
-            expected = [token for token in record.token_ids if token not in eos]
-            assert answer["choices"][0]["text"] == texts.text(expected)
+            expected = texts.text([token for token in record.token_ids if token not in eos])
+            goes_on = record.finish_reasons == ("repetition",)  # a record ends there, unlike an answer
+            assert answer["choices"][0]["text"][: len(expected) if goes_on else None] == expected
