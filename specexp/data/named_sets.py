@@ -183,7 +183,7 @@ class Alpaca(TablePrompts):
 
 
 class EverydayTasks(PromptSet):
-    """Prompts for common uses of a model, twelve per task. They ship with specexp and need no network access.
+    """Prompts for common uses of a model, 24 per task. They ship with specexp and need no network access.
 
     Each task is a category: edit a file, summarise, write code, chat, explain. The tasks alternate, so the first five
     prompts cover all of them.

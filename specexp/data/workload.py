@@ -382,7 +382,7 @@ class Workload(metaclass=Checked):
         self.prompts = prompts if category is None else prompts.with_category(category)
         self.category = category
         self.max_prompts = max_prompts
-        self.exhausted = False  # whether the set has fewer rows than requested, once they are read
+        self.exhausted = False  # whether the set has no further rows, once they are read
         self.shuffle_seed = shuffle_seed
         self.offset = offset
         self.max_prompt_tokens = max_prompt_tokens
@@ -451,7 +451,7 @@ class Workload(metaclass=Checked):
         """
         # shuffling and interleaving need all rows
         whole = self.max_prompts is None or self.shuffle_seed is not None or self.category is not None
-        rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
+        rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0) + 1)  # is there one more?
         if self.prompts.unusable and self.unusable == "refuse":
             raise unusable_rows(self.prompts.unusable, len(rows) + len(self.prompts.unusable))
         if self.offset >= len(rows):
@@ -466,7 +466,7 @@ class Workload(metaclass=Checked):
         if self.category is not None:
             rows = rows.select(_interleaved(rows["category"][:]))
         end = len(rows) if self.max_prompts is None else min(self.offset + self.max_prompts, len(rows))
-        self.exhausted = self.max_prompts is None or len(rows) < self.offset + self.max_prompts
+        self.exhausted = end == len(rows)
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:

@@ -116,7 +116,7 @@ class TestEverydayTasks(PromptSetContract):
 
     def test_the_tasks_take_turns(self, prompt_set):
         tasks = [task for _, task, _ in rows_of(prompt_set)]
-        assert tasks == 12 * ["edit a file", "summarise", "write code", "chat", "explain"]
+        assert tasks == 24 * ["edit a file", "summarise", "write code", "chat", "explain"]
 
 
 class TestStructuredTasks(PromptSetContract):
