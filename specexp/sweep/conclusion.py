@@ -138,7 +138,7 @@ def _confirm(study: PreparedStudy) -> Confirmation:
         why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
         raise StudyError(why)
     prompts, candidates = len(bench.data("confirm").prompts), counted(len(trials), "candidate")
-    least, until = study.plan["confirmed"], study.confirms_until
+    least, until = study.plan["confirmed"], study.ends.confirmation
     at_least = "at least " if until is not None and least < prompts else ""
     study.say(f"Confirming {candidates} on {at_least}{counted(least, 'other prompt')}.")
     with StageBar(study.console) as bar:

@@ -116,7 +116,7 @@ class OneProcess:
 
     def search(self, study: PreparedStudy, after: Callable[[FrozenTrial], None]) -> str:
         """Run the trials that are left; see :meth:`~specexp.sweep.search.StudySearch.run`."""
-        return StudySearch(study.trials, study.settings, study.bench, after, study.until).run()
+        return StudySearch(study.trials, study.settings, study.bench, after, study.ends).run()
 
     def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
         """Confirm a searched study; ``search`` measures what other processes have left."""

@@ -13,6 +13,7 @@ from specexp.bench.equality import SECONDS
 from specexp.config.sweep import Categorical, Sweep
 from specexp.sweep.bench import EVERY
 from specexp.sweep.confirmation import COMMON
+from specexp.sweep.search import Deadlines
 from specexp.sweep.space import Space
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class StudyPlan:
         """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'about '}{counted(self.trials, 'trial')}"
-        confirmed = f", then {counted(self.candidates, 'candidate')} on {min(self.confirmed, COMMON)} others"
+        confirmed = f", then at most {counted(self.candidates, 'candidate')} on {min(self.confirmed, COMMON)} others"
         given = "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, {TOO_FEW}"
         return (
             f"This takes at most about {counted(max(round(whole), 1), 'minute')}{given}: {trials} on "
@@ -141,7 +142,7 @@ def fit_plan(
     started: float,
     done: int,
     deadline: Callable[[Mapping[str, Any], float, float], float],
-) -> tuple[float | None, float | None, str]:
+) -> tuple[Deadlines, str]:
     """Fit a study into ``sweep.minutes``, reduce the bench's prompts, and store the plan for other processes.
 
     If plain decoding's seconds are modelled, only the search is limited.
@@ -151,26 +152,24 @@ def fit_plan(
         done: Number of finished trials; if there are any, the prompts of a trial are not reduced.
         deadline: Returns the end of the search, given the stored plan, the minutes, and the end for this process.
 
-    Returns the ends of the search and of the confirmation, in seconds since the epoch (None for no limit), and the
-    expected duration as sentences, which are empty if seconds are modelled.
+    Returns the deadlines, and the expected duration as sentences, which are empty if seconds are modelled.
     """
     seconds, minutes = bench.reference.per_prompt, settings.minutes
     kept: Mapping[str, Any] = trials.user_attrs.get(PLAN, {})
     plan = StudyPlan.of(settings, bench, max(settings.n_trials - done, 0))
-    until = end = None
+    ends = Deadlines()
     if minutes is not None:
         left = 60 * minutes - (time() - started) - AFTER_SECONDS
         if seconds and kept.get("minutes") == minutes:
             plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
         elif seconds:
             plan = plan.within(left / seconds, fixed=bool(done or kept))
-        if seconds:
-            end = time() + left - COLD * min(plan.confirmed, COMMON) * seconds
-        searching = left - plan.confirmation * seconds if seconds else SEARCHING * left
-        until = deadline(kept, minutes, time() + searching)
+        reserved = plan.confirmation * seconds if seconds else (1 - SEARCHING) * left
+        last = None if not seconds else time() + left - COLD * min(plan.confirmed, COMMON) * seconds
+        ends = Deadlines(deadline(kept, minutes, time() + left - reserved), reserved if seconds else 0.0, last)
     bench.cut(plan.prompts, plan.counted)
-    trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": until})
-    return until, end, plan.forecast(seconds, minutes) if seconds else ""
+    trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": ends.search})
+    return ends, plan.forecast(seconds, minutes) if seconds else ""
 
 
 def _clamp(value: float, low: int, high: int) -> int:

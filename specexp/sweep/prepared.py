@@ -14,6 +14,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.bench import Bench
 from specexp.sweep.confirmation import select
 from specexp.sweep.plan import PLAN
+from specexp.sweep.search import Deadlines
 from specexp.sweep.study_config import StudyConfig, digest_of
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ class PreparedStudy:
     settings: Sweep  # without choices and known configurations that cannot be built
     bench: Bench
     trials: optuna.Study
-    until: float | None  # when the search ends, in seconds since the epoch; None for no limit
-    confirms_until: float | None  # after which no more prompts are confirmed than planned; None for no limit
+    ends: Deadlines
     too_few: str  # the forecast, if the study takes longer than its time limit
     tracker: Tracker
     console: Console

@@ -151,7 +151,7 @@ def prepare(
         if not known:
             bar.stage("plain decoding of every prompt", len(bench.data().prompts))
             bench.time_first_prompts()
-        until, confirms_until, forecast = fit_plan(possible, bench, trials, started, done, process.deadline)
+        ends, forecast = fit_plan(possible, bench, trials, started, done, process.deadline)
         if forecast:
             say(forecast)
         if not known:
@@ -162,8 +162,7 @@ def prepare(
         if busy and bench.latency is None:
             say(busy)
     too_few = forecast if TOO_FEW in forecast else ""
-    ends = (until, confirms_until)
-    return PreparedStudy(config, possible, bench, trials, *ends, too_few, tracker, console, command)
+    return PreparedStudy(config, possible, bench, trials, ends, too_few, tracker, console, command)
 
 
 def search(process: OneProcess, study: PreparedStudy) -> None:

@@ -84,6 +84,15 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     return study
 
 
+@dataclass(frozen=True)
+class Deadlines:
+    """When the stages of a study end, in seconds since the epoch; None for no limit."""
+
+    search: float | None = None
+    reserved: float = 0.0  # seconds from the search's end to the study's, at the speed of plain decoding's first run
+    confirmation: float | None = None  # after which no more prompts are confirmed than planned
+
+
 class StudySearch:
     """The search of one process. It serves as Optuna's objective: each call measures one trial.
 
@@ -94,8 +103,8 @@ class StudySearch:
 
     Args:
         after_trial: Called with every trial that has ended.
-        until: End of the search, in seconds since the epoch, at which the running trial is pruned; None for no limit.
-            If no trial can be confirmed by then, the search continues until one can.
+        ends: The deadlines. At that of the search, the running trial is pruned. If no trial can be confirmed by then, the
+            search continues until one can. If the machine becomes faster or slower, it ends later or earlier.
     """
 
     def __init__(
@@ -104,13 +113,13 @@ class StudySearch:
         settings: Sweep,
         bench: Bench,
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
-        until: float | None = None,
+        ends: Deadlines | None = None,
     ) -> None:
         self._trials = trials
         self._settings = settings
         self._bench = bench
         self._after_trial = after_trial
-        self._until = until
+        self._ends = ends or Deadlines()
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._last: FrozenTrial | None = None
@@ -168,7 +177,10 @@ class StudySearch:
         return (enough or self._is_late()) and not known_waiting(self._trials)
 
     def _is_late(self) -> bool:
-        return self._until is not None and time() >= self._until and bool(confirmable(self._trials))
+        if self._ends.search is None:
+            return False
+        saved = self._ends.reserved * (1 - self._bench.reference.drift) if self._ends.reserved else 0.0
+        return time() >= self._ends.search + saved and bool(confirmable(self._trials))
 
     def __call__(self, trial: Trial) -> list[float]:
         """Measure a trial, and return its values."""

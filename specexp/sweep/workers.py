@@ -82,7 +82,7 @@ class Workers(OneProcess):
 
     @override
     def search(self, study: PreparedStudy, after: Callable[[FrozenTrial], None]) -> str:
-        return SharedSearch(study.trials, study.settings, study.bench, after, study.until).run()
+        return SharedSearch(study.trials, study.settings, study.bench, after, study.ends).run()
 
     @override
     def deadline(self, kept: Mapping[str, Any], minutes: float, own: float) -> float:

@@ -15,7 +15,7 @@ from specexp.bench.record import read_records
 from specexp.sweep.command import main
 from specexp.sweep.one_process import OneProcess
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan, fit_plan
-from specexp.sweep.search import StudySearch
+from specexp.sweep.search import Deadlines, StudySearch
 from specexp.sweep.trial_queue import queue_known
 from specexp.sweep.trials import distinct_finished
 from specexp.sweep.workers import Workers
@@ -72,7 +72,7 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     minutes = ((WHOLE.search + WHOLE.confirmation) * 2 + AFTER_SECONDS) / 60
     assert round(minutes) == 26
     sentence = WHOLE.forecast(2.0, None)
-    assert sentence.startswith("This takes at most about 26 minutes: 24 trials on 16 prompts, then 7 candidates")
+    assert sentence.startswith("This takes at most about 26 minutes: 24 trials on 16 prompts, then at most 7")
     assert "Plain decoding takes 2.0 s a prompt here" in sentence
     assert "26 minutes: about 24 trials" in WHOLE.forecast(2.0, 27)
     assert "26 minutes instead of 10, which are too few: about" in WHOLE.forecast(2.0, 10)
@@ -83,9 +83,20 @@ def test_a_search_prunes_the_trial_in_which_its_time_is_up_and_ends(tmp_path, mo
     study = opened(chosen, tmp_path)
     queue_known(study, chosen)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: float(len(bench.measured)))
-    assert StudySearch(study, chosen, bench, until=3.0).run() == ""
+    assert StudySearch(study, chosen, bench, ends=Deadlines(3.0)).run() == ""
     assert len(bench.measured) == len(distinct_finished(study)) == 3
     assert [trial.user_attrs.get("pruned_at") for trial in study.trials[:3]] == [None, None, 1]
+
+
+@pytest.mark.parametrize(("drift", "measured"), [(1.0, 3), (0.5, 5), (1.5, 1)])
+def test_a_search_ends_later_if_the_confirmation_will_take_less_time(tmp_path, monkeypatch, drift, measured):
+    bench, chosen = FakeBench(), settings()
+    bench.reference = SimpleNamespace(drift=drift)
+    study = opened(chosen, tmp_path)
+    queue_known(study, chosen)
+    monkeypatch.setattr("specexp.sweep.search.time", lambda: float(len(bench.measured)))
+    StudySearch(study, chosen, bench, ends=Deadlines(3.0, reserved=4.0)).run()
+    assert len(bench.measured) == measured
 
 
 def test_a_late_search_goes_on_until_a_trial_can_be_confirmed(tmp_path, monkeypatch):
@@ -99,7 +110,7 @@ def test_a_late_search_goes_on_until_a_trial_can_be_confirmed(tmp_path, monkeypa
     bench, chosen = FailsFirst(), settings()
     study = opened(chosen, tmp_path)
     queue_known(study, chosen)
-    StudySearch(study, chosen, bench, until=0.0).run()
+    StudySearch(study, chosen, bench, ends=Deadlines(0.0)).run()
     assert len(bench.measured) == 3
     assert len(distinct_finished(study)) == 1
 
