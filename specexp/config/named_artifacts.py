@@ -11,7 +11,7 @@ from typing import Any
 from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.artifacts.validation import ArtifactError
 from specexp.base.messages import did_you_mean, first_line
-from specexp.models.sources import embedded_artifacts
+from specexp.models.sources import PAIRS, embedded_artifacts
 from specexp.tracking.mode import logged_in
 
 PREFIX = "wandb:"
@@ -25,6 +25,8 @@ def local(path_or_reference: str | Path) -> Path:
         return download(given)
     known = embedded_artifacts(given.partition(":")[0])
     if known and given not in known and not Path(given).exists():
+        if (PAIRS / given.replace(":", "/") / "config.json").is_file():
+            raise ArtifactError(f"{given} is a draft head, not an artifact: python -m specexp.export {given} --to hf")
         hint = did_you_mean(given, known) if ":" in given else f"; allowed are {', '.join(known)}"
         raise ArtifactError(f"{given}: there is no such embedded artifact{hint}")
     return known.get(given, Path(given))

@@ -289,7 +289,9 @@ def runs_in(parts: Mapping[str, Any]) -> list[str]:
 
     paths = ((parts.get("builder") or {}).get("init_args") or {}).get("rank_paths")
     is_chain = name("builder") == "Chain" or (isinstance(paths, list) and not any(map(any, paths)))
-    if not is_chain or name("controller") or name("execution"):
+    limits = ((parts.get("controller") or {}).get("init_args") or {}).values()
+    controls = name("controller") not in ("", "Fixed") or any(limit is not None for limit in limits)
+    if not is_chain or controls or name("execution"):
         return []
     draws = name("drafter") == "DraftModel" and name("verifier") not in ("", "Greedy")
     return [

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -76,6 +77,17 @@ def test_vllm_gets_the_artifact_if_its_parts_draft_from_tokens_alone(parts, drop
     assert dropped in said
     with pytest.raises(ArtifactError, match="must be left out"):
         export(folder, "vllm", draft="small")
+
+
+def test_vllm_gets_a_learned_matrix_with_its_chain(tmp_path) -> None:
+    drafter = {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}}
+    learned = {
+        "matrix.safetensors": {"matrix": np.zeros((3, 2), np.int32)},
+        "parts.json": {"drafter": drafter, "builder": CHAIN},
+    }
+    saved = save_artifact(tmp_path / "matrix", "adjacency-matrix", learned)
+    content, _ = export(saved.folder, "vllm")
+    assert (content["model"], content["num_speculative_tokens"]) == (PROPOSER, 3)
 
 
 def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> None:
@@ -231,8 +243,10 @@ def test_engines_run_chains_of_drafters_that_they_have() -> None:
     assert runs_in(RECYCLED) == []
     tree = {"class_path": "StaticTree", "init_args": {"rank_paths": [[0], [1]]}}
     assert runs_in({"drafter": LOOKUP, "builder": tree}) == []
-    controller = {"class_path": "ConfidenceThreshold"}
-    assert runs_in({"drafter": DRAFT, "builder": CHAIN, "controller": controller}) == []
+    for controller in ({"class_path": "ConfidenceThreshold"}, {"class_path": "Fixed", "init_args": {"max_depth": 2}}):
+        assert runs_in({"drafter": DRAFT, "builder": CHAIN, "controller": controller}) == []
+    unlimited = {"class_path": "Fixed", "init_args": {"max_depth": None, "max_nodes": None}}
+    assert set(runs_in({"drafter": LOOKUP, "builder": CHAIN, "controller": unlimited})) == set(ENGINES)
 
 
 def test_only_openvino_does_not_sample_with_a_draft_model() -> None:

@@ -77,7 +77,9 @@ def test_what_shares_weights_with_its_target_becomes_whole(tmp_path: Path) -> No
     assert torch.equal(head.lm_head.weight, output[head.kept].to(torch.bfloat16))
     commands = {name: HuggingFaceModel().deployed_by(name, [tmp_path / name]) for name in ("draft", "head")}
     assert commands["draft"] == "transformers serve draft"
-    assert commands["head"].startswith("vllm serve MODEL --speculative-config")
+    assert commands["head"].startswith(
+        "python -m vllm.entrypoints.openai.api_server --model MODEL --speculative-config"
+    )
     assert str(tmp_path / "head") in commands["head"]
 
 
@@ -113,7 +115,13 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
             ["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"],
             "is not a JSON object",
         ),
-        (["{matrix}", "--to", "vllm"], "'adjacency-matrix' cannot be exported to vllm"),
+        (["{matrix}", "--to", "sglang"], "'adjacency-matrix' cannot be exported to sglang"),
+        (["{matrix}", "--to", "vllm"], "the artifact records no builder"),
+        (["{tree}", "--to", "hf"], "--to hf takes a model or head such as smollm2-draft, got the artifact"),
+        (
+            ["smollm2:eagle3", "--to", "vllm"],
+            "is a draft head, not an artifact: python -m specexp.export smollm2:eagle3 --to",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -110,6 +110,7 @@ class ChainFormat(ExportFormat):
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
     settings: ClassVar[type[Settings]]
+    otherwise: ClassVar[str] = ""  # advice for a run without a setting that the engine takes
 
     @override
     def make(self, request: ExportRequest) -> ExportedFile:
@@ -121,8 +122,8 @@ class ChainFormat(ExportFormat):
         best = next((one for one in settings if self.name in runs_in(one.parts)), None)
         if best is None:
             raise ArtifactError(
-                f"{file}: no confirmed setting runs in {self.name}: search for one, with python -m specexp.init FOLDER "
-                f"--for {self.name}"
+                f"{file}: no confirmed setting runs in {self.name}: {self.otherwise}search for one, with "
+                f"python -m specexp.init FOLDER --for {self.name}"
             )
         with TemporaryDirectory() as folder:
             artifact = write_artifact(folder, "composition", {PARTS: best.parts})
@@ -283,7 +284,12 @@ class Vllm(ChainFormat):
     """
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
-    deployment = 'vllm serve MODEL --speculative-config "$(cat {file})"'
+    kinds = (*ChainFormat.kinds, "adjacency-matrix", "phrase-cache", "suffix-corpus")
+    # the command vllm of the wheel for CPUs fails
+    deployment = 'python -m vllm.entrypoints.openai.api_server --model MODEL --speculative-config "$(cat {file})"'
+    otherwise = (
+        "export the study's artifact, artifacts/NAME/best-tree, to draft inside vLLM with specexp's drafter, or "
+    )
 
     @override
     def make(self, request: ExportRequest) -> ExportedFile:

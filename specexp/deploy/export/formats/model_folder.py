@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
+from specexp.artifacts.manifest import MANIFEST
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 
 if TYPE_CHECKING:
@@ -33,9 +34,13 @@ class HuggingFaceModel(ExportFormat):
     def make(self, request: ExportRequest) -> ExportedFile:
         from specexp.core.packed import has_embeddings, is_packed
         from specexp.models.pair import load_pair
-        from specexp.models.sources import PairError, checked_sources
+        from specexp.models.sources import PairError, checked_sources, embedded_artifacts
 
         source = str(request.source)
+        if source in embedded_artifacts(source.partition(":")[0]) or Path(source, MANIFEST).is_file():
+            raise ArtifactError(
+                f"--to {self.name} takes a model or head such as smollm2-draft, got the artifact {source}"
+            )
         folder = request.output or Path("models") / source
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArtifactError(f"--output: {folder} already exists; choose a new or an empty folder")
@@ -63,7 +68,7 @@ class HuggingFaceModel(ExportFormat):
             return super().deployed_by(file, content)
         # a head drafts for its target, and serves nothing alone
         spec = json.dumps({"method": "eagle3", "model": str(content[0]), "num_speculative_tokens": 2})
-        return f"vllm serve MODEL --speculative-config {shlex.quote(spec)}"
+        return f"python -m vllm.entrypoints.openai.api_server --model MODEL --speculative-config {shlex.quote(spec)}"
 
 
 def _save_head(source: str, target: PreTrainedModel, folder: Path) -> None:
