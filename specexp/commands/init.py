@@ -66,8 +66,9 @@ def _act(given: argparse.Namespace) -> int:
 
 def _check_model(role: str, source: str) -> None:
     """Raise ConfigError for a source that is wrong anywhere, and warn of one that this machine cannot reach."""
-    from specexp.models.sources import PairError, check_reachable, check_source
+    from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 
+    source = sources_of(source)[0]  # the name of an embedded model is a folder's
     try:
         check_source(role, source)
     except PairError as error:
@@ -79,11 +80,13 @@ def _check_model(role: str, source: str) -> None:
 
 
 def _check_folders(target: str, draft: str | None) -> None:
-    """Raise ConfigError if models in local folders cannot be loaded together. No weights are read."""
-    if not all(Path(source).is_dir() for source in (target, draft) if source is not None):
-        return
+    """Raise ConfigError if models on this machine cannot be loaded together. No weights are read."""
     from specexp.models.pair import load_pair
-    from specexp.models.sources import PairError
+    from specexp.models.sources import PairError, sources_of
+
+    sources = [source for source in sources_of(target, draft) if source is not None]
+    if (draft is None and target in _SHIPPED) or not all(Path(source).exists() for source in sources):
+        return
 
     try:
         load_pair(target, draft, weights=False)
@@ -122,7 +125,7 @@ def _count_prompts(given: argparse.Namespace) -> int:
 
 
 def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[str, str], list[str]]:
-    """Return the text of each file in the new folder, keyed by file name, and five lines about the decisions."""
+    """Return the text of each file in the new folder, keyed by file name, and lines about the decisions."""
     from specexp.data import StdlibFunctions
 
     files = {}
@@ -156,13 +159,15 @@ def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[st
                     f"{counted(len(names), 'other')} {why} ({', '.join(names)})"
                     for names, why in (
                         (dropped, "need a draft model or heads"),
-                        (foreign, f"do not run in {given.engine}"),
+                        (foreign, f"do not run in {given.engine} by themselves"),
                     )
                     if names
                 ),
             ]
         ),
     ]
+    if given.engine == "vllm" and foreign:
+        decisions.append("others draft inside vllm with specexp's drafter: leave out --for, then export the artifact")
     return {
         "experiment.yaml": _experiment(folder.name, given, prompts, count),
         "methods.yaml": methods,

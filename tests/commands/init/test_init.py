@@ -86,6 +86,7 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here):
         (["taken"], "FOLDER must be new or an empty folder, got taken"),
         (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' does not exist"),
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
+        (["study", "--target", "stdlib", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
         (["study", "--prompts", "two.txt"], "--prompts: two.txt must have at least 6 prompts"),
         (["/proc/study"], "FOLDER: /proc/study cannot be written"),
@@ -104,6 +105,13 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, 
     assert error.startswith("error: ")
     assert shown in error
     assert error.count("\n") == 1
+    assert not (here / "study").exists()
+
+
+def test_an_embedded_draft_is_found_by_its_name_and_must_have_the_targets_vocabulary(here, capsys):
+    assert main(["pair", "--target", "stdlib", "--draft", "stdlib-small"]) == 0
+    assert main(["study", "--target", "smollm2", "--draft", "stdlib-small"]) == 2
+    assert "error: --draft: " in capsys.readouterr().err
     assert not (here / "study").exists()
 
 
