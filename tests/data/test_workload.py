@@ -65,6 +65,13 @@ def test_the_order_is_the_files_and_the_index_is_the_row_in_any_order(tokenizer)
         assert prompt.prompt_id == f"p{prompt.index}"
 
 
+@pytest.mark.parametrize(("most", "exhausted"), [(5, False), (6, True), (7, True), (None, True)])
+def test_a_set_is_exhausted_when_its_last_prompt_is_taken(most, exhausted, tokenizer):
+    workload = Workload(Letters(), offset=2, max_prompts=most)
+    workload.load(tokenizer)
+    assert workload.exhausted is exhausted
+
+
 @pytest.mark.slow
 @given(taken=st.integers(1, 10), seed=st.none() | st.integers(0, 5))
 def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
