@@ -83,10 +83,11 @@ def left_out_sentence(label: str, speedup: Speedup) -> str:
     """Return a sentence on the prompts left out of a speedup and why; empty if there are none."""
     left = [
         (speedup.disturbed, f"with {DISTURBED}"),
-        (speedup.mirrored, "at the other end, so that leaving out favors no side"),
+        (speedup.mirrored, "at the other end, for balance"),
         (speedup.left_out, "without a time per token"),
     ]
     whys = "; ".join(f"{number} {why}" for number, why in left if number)
     if not whys or speedup.refused is not None:
         return ""
-    return f"{label}: of {counted(speedup.measured, 'prompt')}, these are left out: {whys}."
+    number = sum(number for number, _ in left)
+    return f"{label}: {number} of {counted(speedup.measured, 'prompt')} do not count: {whys}."

@@ -133,9 +133,7 @@ def test_a_speedup_beyond_its_tokens_per_step_never_counts():
     speedup = speedup_of(slow, lambda *at: 1.1, tokens_per_step=2)
     assert (speedup.n, speedup.disturbed) == (18, 6)
     assert speedup.ratio == pytest.approx(2 / 1.1)
-    assert (text := left_out_sentence("ours", speedup)) == (
-        f"ours: of 24 prompts, these are left out: 6 with {DISTURBED}."
-    )
+    assert (text := left_out_sentence("ours", speedup)) == (f"ours: 6 of 24 prompts do not count: 6 with {DISTURBED}.")
     assert "with times that are faster than the tokens per step allow, or not repeatable" in text
 
 
