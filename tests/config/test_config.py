@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from specexp.config import (
     load_config,
     save_resolved,
 )
+from specexp.config.load import with_prompts_of
 from specexp.core.contracts import Drafter
 from specexp.drafters import TokenRecycling, Union
 
@@ -153,6 +155,22 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
     again = load_config(tmp_path / "run" / "config.yaml")
     assert again.to_dict() == config.to_dict()
     assert isinstance(build_parts(again).builder, ParametricTree)
+
+
+@pytest.mark.parametrize("count", [40, 60])
+def test_the_confirmation_takes_the_last_prompts_of_a_set_that_is_too_small_for_all_stages(tmp_path, count):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("".join(f"text {number}\n" for number in range(count)))
+    config = load_config(
+        Path(__file__).parents[2] / "experiments/tree_shape.yaml", [f"--data.prompts={mine}", "--data.max_prompts=15"]
+    )
+    taken = {
+        stage: [row["index"] for row in build_workload(with_prompts_of(config, stage)).rows()]
+        for stage in (None, "count_acceptances", "confirm")
+    }
+    assert taken == {
+        None: [*range(15)], "count_acceptances": [*range(15, 25)], "confirm": [*range(25, min(60, count))],
+    }  # fmt: skip
 
 
 def test_unwritable_output(composition, tmp_path):
