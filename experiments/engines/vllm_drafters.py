@@ -47,7 +47,10 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4, help="tokens that the best n-grams draft")
     parser.add_argument("--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram")
     parser.add_argument("--tasks", nargs="+", default=["edit a file", "summarise"])
-    parser.add_argument("--prompts", type=int, default=12, help="the last ones, so that an artifact may learn others")
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument(
+        "--offset", type=int, default=0, help="of the set: an artifact may have learned the prompts before"
+    )
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")
@@ -55,8 +58,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/vllm_drafters"))
     options = parser.parse_args()
     pair = load_pair("smollm2", target_dtype=options.dtype)
-    every = Workload(EverydayTasks()).load(pair.tokenizer)
-    prompts = [one for one in every if one.category in options.tasks][-options.prompts :]
+    every = Workload(EverydayTasks(), offset=options.offset).load(pair.tokenizer)
+    prompts = [one for one in every if one.category in options.tasks][: options.prompts]
     made = engines(options)
     for name, url in zip(made, options.urls, strict=False):
         made[name].url = url
