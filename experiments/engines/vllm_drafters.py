@@ -48,9 +48,7 @@ def main() -> None:
     parser.add_argument("--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram")
     parser.add_argument("--tasks", nargs="+", default=["edit a file", "summarise"])
     parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument(
-        "--offset", type=int, default=0, help="of the set: an artifact may have learned the prompts before"
-    )
+    parser.add_argument("--offset", type=int, default=0, help="in the set, after what an artifact has learned")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")

@@ -7,6 +7,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import fmean
 from time import time
 from typing import TYPE_CHECKING
@@ -103,8 +104,8 @@ class StudySearch:
 
     Args:
         after_trial: Called with every trial that has ended.
-        ends: The deadlines. At that of the search, the running trial is pruned. If no trial can be confirmed by then, the
-            search continues until one can. If the machine becomes faster or slower, it ends later or earlier.
+        ends: The deadlines. At that of the search, the running trial is pruned, once any trial can be confirmed. It is
+            later or earlier if the machine becomes faster or slower.
     """
 
     def __init__(

@@ -161,9 +161,8 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
 def test_the_confirmation_takes_the_last_prompts_of_a_set_that_is_too_small_for_all_stages(tmp_path, count):
     mine = tmp_path / "mine.txt"
     mine.write_text("".join(f"text {number}\n" for number in range(count)))
-    config = load_config(
-        Path(__file__).parents[2] / "experiments/tree_shape.yaml", [f"--data.prompts={mine}", "--data.max_prompts=15"]
-    )
+    file = Path(__file__).parents[2] / "experiments/tree_shape.yaml"
+    config = load_config(file, [f"--data.prompts={mine}", "--data.max_prompts=15"])
     taken = {
         stage: [row["index"] for row in build_workload(with_prompts_of(config, stage)).rows()]
         for stage in (None, "count_acceptances", "confirm")

@@ -81,11 +81,9 @@ def test_vllm_gets_the_artifact_if_its_parts_draft_from_tokens_alone(parts, drop
 
 def test_vllm_gets_a_learned_matrix_with_its_chain(tmp_path) -> None:
     drafter = {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}}
-    learned = {
-        "matrix.safetensors": {"matrix": np.zeros((3, 2), np.int32)},
-        "parts.json": {"drafter": drafter, "builder": CHAIN},
-    }
-    saved = save_artifact(tmp_path / "matrix", "adjacency-matrix", learned)
+    learned = {"matrix.safetensors": {"matrix": np.zeros((3, 2), np.int32)}}
+    parts = {"parts.json": {"drafter": drafter, "builder": CHAIN}}
+    saved = save_artifact(tmp_path / "matrix", "adjacency-matrix", {**learned, **parts})
     content, _ = export(saved.folder, "vllm")
     assert (content["model"], content["num_speculative_tokens"]) == (PROPOSER, 3)
 

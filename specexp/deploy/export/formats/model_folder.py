@@ -38,9 +38,7 @@ class HuggingFaceModel(ExportFormat):
 
         source = str(request.source)
         if source in embedded_artifacts(source.partition(":")[0]) or Path(source, MANIFEST).is_file():
-            raise ArtifactError(
-                f"--to {self.name} takes a model or head such as smollm2-draft, got the artifact {source}"
-            )
+            raise ArtifactError(f"--to {self.name} takes a model or a head, got the artifact {source}")
         folder = request.output or Path("models") / source
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArtifactError(f"--output: {folder} already exists; choose a new or an empty folder")
