@@ -234,9 +234,11 @@ def test_a_new_folder_is_tried_by_a_dry_run(typed):
 def shell(here):
     """Type a line in a shell; returns the arguments of its program."""
     programs = here / "programs"
-    (programs / "sglang").mkdir(parents=True)
+    for module in ("sglang", "vllm/entrypoints/openai"):
+        (programs / module).mkdir(parents=True)
     source = "#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
-    for name in ("vllm", "trtllm-serve", "llama-server", "transformers", "sglang/launch_server.py"):
+    modules = ("sglang/launch_server.py", "vllm/entrypoints/openai/api_server.py")
+    for name in ("trtllm-serve", "llama-server", "transformers", "served", *modules):
         (programs / name).write_text(source)
         (programs / name).chmod(0o755)
     (programs / "python").symlink_to(sys.executable)
@@ -273,7 +275,7 @@ def speculation(to, words):
 @pytest.mark.parametrize(
     ("to", "words", "settings", "field", "value"),
     [
-        ("vllm", "serve MODEL --speculative-config", VllmSettings, "method", "custom_class"),
+        ("vllm", "--model MODEL --speculative-config", VllmSettings, "method", "custom_class"),
         ("sglang", "--model-path MODEL", SglangSettings, "algorithm", "NGRAM"),
         ("trtllm", "MODEL --config", TrtllmSettings, "decoding_type", "NGram"),
         ("llama-cpp", "--models-dir FOLDER --models-preset", LlamaCppSettings, "spec_type", "ngram-map-k"),
@@ -310,11 +312,11 @@ def test_openvino_gets_the_drafter_as_the_pipeline_is_made(here, drafter, argume
 
 
 def test_a_measured_command_is_typed_with_its_port_and_model(shell):
-    template = "vllm serve {target} --port {port} --speculative-config '{{\"a\": {tokens}}}'"
+    template = "served {target} --port {port} --speculative-config '{{\"a\": {tokens}}}'"
     settings = {"engine": "endpoint", "version": "1", "settings": {"command": template, "tokens": 4}}
     folder = save_artifact("measured", "engine-settings", {"settings.json": settings}).folder
     line = done("export", folder, "--to", "endpoint", "--output", "start.sh")
-    assert shell(line) == ["serve", "MODEL", "--port", "8000", "--speculative-config", '{"a": 4}']
+    assert shell(line) == ["MODEL", "--port", "8000", "--speculative-config", '{"a": 4}']
 
 
 @pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp"])

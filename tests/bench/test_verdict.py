@@ -220,7 +220,7 @@ def test_noise_that_reaches_the_impossible_is_left_out_at_both_ends():
     speedup = speedup_of(noisy(generator, 1.0, 0.07), noisy(generator, 1.0, 0.07))
     assert speedup.disturbed == speedup.mirrored > 0
     assert speedup.n == 24 - 2 * speedup.mirrored
-    assert "at the other end, so that leaving out favors no side" in left_out_sentence("ours", speedup)
+    assert "at the other end, for balance" in left_out_sentence("ours", speedup)
 
 
 def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():

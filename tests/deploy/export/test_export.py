@@ -117,7 +117,7 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
         ),
         (["{matrix}", "--to", "sglang"], "'adjacency-matrix' cannot be exported to sglang"),
         (["{matrix}", "--to", "vllm"], "the artifact records no builder"),
-        (["{tree}", "--to", "hf"], "--to hf takes a model or a head, got the artifact"),
+        (["{tree}/v1", "--to", "hf"], "--to hf takes a model or a head, got the artifact"),
         (
             ["smollm2:eagle3", "--to", "vllm"],
             "is a draft head, not an artifact: python -m specexp.export",

@@ -107,7 +107,7 @@ def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
 class ChainFormat(ExportFormat):
     """Settings for an engine: those of the chain in an artifact's tree, or those found by a study of the engine."""
 
-    kinds = ("static-tree", "composition", "schedule", "engine-settings")
+    kinds: ClassVar[tuple[str, ...]] = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
     settings: ClassVar[type[Settings]]
     otherwise: ClassVar[str] = ""  # advice for a run without a setting that the engine takes
@@ -284,7 +284,7 @@ class Vllm(ChainFormat):
     """
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
-    kinds = (*ChainFormat.kinds, "adjacency-matrix", "phrase-cache", "suffix-corpus")
+    kinds: ClassVar[tuple[str, ...]] = (*ChainFormat.kinds, "adjacency-matrix", "phrase-cache", "suffix-corpus")
     # the command vllm of the wheel for CPUs fails
     deployment = 'python -m vllm.entrypoints.openai.api_server --model MODEL --speculative-config "$(cat {file})"'
     otherwise = (
