@@ -87,7 +87,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """When the stages of a study end, in seconds since the epoch; None for no limit."""
+    """The ends of a study's stages, in seconds since the epoch; None for no limit."""
 
     search: float | None = None
     reserved: float = 0.0  # seconds from the search's end to the study's, at the speed of plain decoding's first run
