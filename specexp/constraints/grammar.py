@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from specexp.base.messages import first_line, shown
 from specexp.core.constraint import Constraint
+from specexp.core.context import common_prefix
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -119,11 +120,7 @@ class GrammarConstraint(Constraint):
 
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to a path, and return whether all of it is allowed."""
-        common = 0
-        for known, token in zip(self._path, path, strict=False):
-            if known != token:
-                break
-            common += 1
+        common = common_prefix(self._path, path)
         if len(self._path) > common:
             self._matcher.rollback(len(self._path) - common)
         rest = list(path[common:])

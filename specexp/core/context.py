@@ -132,6 +132,12 @@ class PerSequence(WeakKeyDictionary[Context, T]):
         return PerSequence()
 
 
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the common prefix of two sequences."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (own, their) in pairs if own != their), min(len(one), len(other)))
+
+
 def loop_of(token_ids: Sequence[int]) -> tuple[int, int] | None:
     """Return where the repetition at the end of an output begins, and the size of its block; None without one.
 

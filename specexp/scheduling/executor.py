@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from specexp.core.context import Context
+from specexp.core.context import Context, common_prefix
 from specexp.core.language_model import runtime_for
 from specexp.core.loop import Decoding, Drafting, Lane, OutcomeObserver
 from specexp.core.outcome import PHASES
@@ -235,7 +235,7 @@ class Executor(AbstractContextManager["Executor"]):
         # A slot holds all tokens of its prompt except the last, which is fed with the first tree. Feeding only the rest
         # of a prompt may round differently.
         shared = {
-            one: _common(held[:-1], job.prompt[:-1])
+            one: common_prefix(held[:-1], job.prompt[:-1])
             for one, held in self._held.items()
             if not reads and (held == tuple(job.prompt) or self.model.independent_rows)
         }
@@ -292,12 +292,6 @@ class Executor(AbstractContextManager["Executor"]):
                 self.model.check_request(job.prompt, job.max_new_tokens)
             except ValueError as error:
                 raise ValueError(f"sequence {job.sequence!r}: {error}") from error
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (own, their) in pairs if own != their), min(len(one), len(other)))
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from specexp.base.messages import counted, first_line, option_message, shown
 from specexp.config.command import SHOWING, Options, collected_result, current_result, fail
+from specexp.core.context import common_prefix
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
 
@@ -143,8 +144,7 @@ def compare_endpoints(
         if off.text == on.text:
             yield Compared(prompt, "equal", tokens=tokens)
             continue
-        pairs = enumerate(zip(off.text, on.text, strict=False))
-        at = next((place for place, (one, other) in pairs if one != other), min(len(off.text), len(on.text)))
+        at = common_prefix(off.text, on.text)
         given = (prompt, at, off.text, on.text, tokens, plain(prompt).text == off.text, _gap(off, on, at))
         source = "the server's own log-probabilities"
         yield Compared.judge(*given, source=source, reference=reference, tolerance=tolerance)
