@@ -20,7 +20,7 @@ from specexp.deploy.server.request_schema import (
     GenerationRequest,
     RequestError,
 )
-from specexp.deploy.server.tool_calls import MARK, with_tools
+from specexp.deploy.server.tool_calls import MARK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,7 +85,10 @@ class Texts:
     def _with_tools(
         self, request: ChatRequest, messages: list[Message], arguments: dict[str, Any]
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Return messages and template arguments that describe the request's tools."""
+        """Return messages and template arguments that describe the request's tools.
+
+        A template that does not read ``tools`` gets them in the system message.
+        """
         tools = [one.model_dump(exclude_none=True) for one in request.tools]
         given = {**arguments, "tools": tools}
         text = template_text(self.tokenizer, self._arguments | given) if self.tokenizer.chat_template else ""
@@ -97,7 +100,11 @@ class Texts:
             raise RequestError(400, sentence, "tool_choice")
         if re.search(r"\btools\b", text):
             return messages, given
-        return with_tools(messages, tools), arguments
+        lines = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in tools)
+        about = f'You can call these tools. Answer as JSON with the keys "name" and "arguments".\n\n{lines}'
+        if messages[0]["role"] == "system":
+            about = f"{messages.pop(0)['content']}\n\n{about}"
+        return [Message(role="system", content=about), *messages], arguments
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Decode tokens to text, without special tokens unless ``special`` is set."""

@@ -1,17 +1,16 @@
-"""Tools that an answer may call: their part of the prompt, the form of a call, and calls in the answer's text."""
+"""Tools that an answer may call: the form of a call, and calls in the answer's text."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from specexp.base.checked import Section
-from specexp.data.chat import Message
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 MARK = "<tool_call>"
@@ -47,16 +46,6 @@ def call_schema(functions: Sequence[Function], name: str | None) -> dict[str, An
         call = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
         calls.append(call if name in (None, function.name) else False)
     return {"anyOf": calls}
-
-
-def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return messages with a description of tools in the system message, for templates that do not read ``tools``."""
-    lines = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in tools)
-    about = f'You can call these tools. Answer as JSON with the keys "name" and "arguments".\n\n{lines}'
-    given = list(messages)
-    if given[0]["role"] == "system":
-        about = f"{given.pop(0)['content']}\n\n{about}"
-    return [Message(role="system", content=about), *given]
 
 
 class CallText:
@@ -113,8 +102,7 @@ class CallText:
                 calls.append(self._call(*call))
         start = len(self._waiting) if found is None else found.start()
         if found is None and reason is None:  # the end of the text may begin a mark
-            lengths = range(len(MARK) - 1, 0, -1)
-            start -= next((n for n in lengths if self._waiting.endswith(MARK[:n])), 0)
+            start -= max(n for n in range(len(MARK)) if self._waiting.endswith(MARK[:n]))
         self._behind_call &= not self._waiting[:start]
         content, self._waiting = content + self._waiting[:start], self._waiting[start:]
         return {"content": content or None, "tool_calls": calls} if calls else {"content": content}
