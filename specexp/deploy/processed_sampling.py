@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -100,15 +100,3 @@ class CountPenalties(LogitsProcessor):  # type: ignore[misc]
         output = input_ids[:, self.prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, output, torch.ones_like(output, dtype=scores.dtype))
         return scores - self.frequency * counts - self.presence * (counts > 0)
-
-
-class TokenBias(LogitsProcessor):  # type: ignore[misc]
-    """OpenAI's ``logit_bias``: adds a number to the scores of single tokens."""
-
-    def __init__(self, bias: Mapping[int, float]) -> None:
-        self.ids, self.values = torch.tensor(list(bias)), torch.tensor(list(bias.values()))
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return ``[b, V]`` scores after ``[b, t]`` tokens."""
-        ids, values = self.ids.to(scores.device), self.values.to(scores)
-        return scores.index_add(1, ids, values.expand(scores.shape[0], -1))

@@ -11,13 +11,14 @@ from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
 )
 
 from specexp import Decoder
 from specexp.builders import Chain, StaticTree
 from specexp.core.language_model import LanguageModel
-from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
+from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.testing.fakes import hashed_model
 
@@ -27,9 +28,13 @@ PROCESSORS = {
     "presence": [CountPenalties(3, 1.5, 0.0)],
     "frequency": [CountPenalties(3, 0.0, 0.9)],
     "repetition": [RepetitionPenaltyLogitsProcessor(1.6)],
-    "bias": [TokenBias({0: -100.0, 3: 1.5})],
-    "forced": [TokenBias({3: 100.0})],
-    "all": [TokenBias({2: 2.0}), RepetitionPenaltyLogitsProcessor(1.2), CountPenalties(3, 0.5, 0.5)],
+    "bias": [SequenceBiasLogitsProcessor({(0,): -100.0, (3,): 1.5})],
+    "forced": [SequenceBiasLogitsProcessor({(3,): 100.0})],
+    "all": [
+        SequenceBiasLogitsProcessor({(2,): 2.0}),
+        RepetitionPenaltyLogitsProcessor(1.2),
+        CountPenalties(3, 0.5, 0.5),
+    ],
     "min_p": [TemperatureLogitsWarper(0.8), MinPLogitsWarper(0.2)],
 }
 

@@ -15,13 +15,14 @@ from transformers import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
 )
 
 from specexp.base.messages import shown
 from specexp.constraints.grammar import ConstraintError, constraint_of
 from specexp.core.constraint import Constraint
 from specexp.core.contracts import DeterministicVerifier
-from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
+from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling
 from specexp.deploy.server.decoding_thread import (
     DecodingThread,
     Ended,
@@ -169,8 +170,8 @@ class ServedRequest:
         """Return the verifier of an output. Its processors have the order of ``transformers``."""
         request, sampling = self.request, self.request.processors
         processors = LogitsProcessorList()
-        if request.logit_bias:
-            processors.append(TokenBias(request.logit_bias))
+        if bias := {(token,): float(number) for token, number in request.logit_bias.items()}:
+            processors.append(SequenceBiasLogitsProcessor(bias))
         if request.repetition_penalty != 1:
             processors.append(RepetitionPenaltyLogitsProcessor(float(request.repetition_penalty)))
         if request.presence_penalty or request.frequency_penalty:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LogitsProcessorList
 
-from specexp.deploy.processed_sampling import CountPenalties, TokenBias
+from specexp.deploy.processed_sampling import CountPenalties
 from specexp.deploy.server.request_schema import ChatRequest
 from specexp.deploy.server.texts import Texts
 
@@ -47,7 +47,7 @@ def generated(tiny, tokens, **settings):
             {"presence_penalty": 1.5, "frequency_penalty": -0.5},
             {"logits_processor": [CountPenalties(19, 1.5, -0.5)]},
         ),
-        ({"logit_bias": {"65": 3, "66": 2.5}}, {"logits_processor": [TokenBias({65: 3.0, 66: 2.5})]}),
+        ({"logit_bias": {"65": 3, "66": 2.5}}, {"sequence_bias": [[[65], 3.0], [[66], 2.5]]}),
         ({"ignore_eos": True}, {"eos_token_id": None}),
         ({"min_tokens": 30}, {"min_new_tokens": 30}),
     ],
