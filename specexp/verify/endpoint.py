@@ -312,8 +312,8 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def endpoint_parser(command: str, description: str, max_prompts: int, also: str = "") -> argparse.ArgumentParser:
-    """Return a parser for commands that measure a server. ``also`` is appended to the help of ``--endpoint``."""
+def endpoint_parser(command: str, description: str, max_prompts: int) -> argparse.ArgumentParser:
+    """Return a parser for commands that measure a server."""
     parser = Options(
         prog=f"python -m specexp.{command}",
         description=description,
@@ -324,8 +324,7 @@ def endpoint_parser(command: str, description: str, max_prompts: int, also: str 
     add = parser.add_argument
     body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
     prompts = "file of your own prompts; by default functions of Python's library"
-    server = f"the server, e.g. http://127.0.0.1:8000 {also}".strip()
-    add("--endpoint", type=server_url, required=True, metavar="URL", help=server)
+    add("--endpoint", type=server_url, required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
     without = "the same for a server of the same model without speculation"
     add("--plain", type=server_url, metavar="URL", help=without)
     add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
