@@ -17,7 +17,7 @@ from specexp.base.messages import counted
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
-from specexp.bench.verdict import prompts_needed, verdict_of
+from specexp.bench.verdict import left_out_sentence, prompts_needed, verdict_of
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Categorical, name_of
@@ -31,7 +31,6 @@ from specexp.sweep.confirmation import (
     Confirmation,
     answer,
     confirm,
-    limits,
     sentences,
     table,
 )
@@ -135,8 +134,7 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     assert settings is not None
     bench, trials = study.bench.confirming, chosen(study.settings, study.trials)
     if not trials:
-        why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
-        raise StudyError(why)
+        raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
     prompts, candidates = len(bench.data("confirm").prompts), counted(len(trials), "candidate")
     least, until = study.plan["confirmed"], study.ends.confirmation
     at_least = "at least " if until is not None and least < prompts else ""
@@ -165,7 +163,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
     found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
     count, unmeasured = _methods(study)
     of_methods = f" Measured: {count - len(unmeasured)} of {counted(count, 'method')}." if count else ""
-    limited = [*limits(confirmed), *filter(None, [study.too_few])]
+    limited = [*filter(None, [*(left_out_sentence(one.label, one.over_plain) for one in confirmed), study.too_few])]
     timed_out = trials.user_attrs.get("timed_out")
     if unmeasured:
         helps = timed_out and not all(one.endswith("(failed)") for one in unmeasured)

@@ -20,7 +20,7 @@ from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import WITHIN, Speedup, arm_names, paired_speedup, summarize
-from specexp.bench.verdict import LEAST_GAIN, left_out_sentence, verdict_sentence
+from specexp.bench.verdict import LEAST_GAIN, verdict_sentence
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.report.table import Cell, Column, Table
@@ -165,16 +165,13 @@ def confirm(
     return Confirmation(confirmed, records, arms, watch)
 
 
-def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speedup] | None:
+def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speedup]:
     """Return a candidate's tokens per step and speedup if it is reset before every prompt, as for a first request.
 
-    Decodes the first :data:`COMMON` of the confirmation's prompts and writes the records to ``path``. Returns None if
-    the candidate does not learn from one prompt to the next.
+    Decodes the first :data:`COMMON` of the confirmation's prompts and writes the records to ``path``.
     """
-    arm, plain = bench.compose(f"{one.name}, cold", bench.config_of(one)), bench.plain()
-    if not arm.parts.keeps_learning:
-        arm.close()
-        return None
+    arm = bench.compose(f"{one.name}, cold", bench.config_of(one))
+    plain = bench.plain()
     records: list[PromptRecord] = []
     try:
         bench.warm_started(arm)
@@ -344,12 +341,6 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], leas
     return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, PLAIN))))
 
 
-def limits(confirmed: Sequence[Confirmed]) -> list[str]:
-    """Return the sentences that limit the verdict: prompts without usable times."""
-    found = [left_out_sentence(one.label, one.over_plain) for one in confirmed]
-    return [sentence for sentence in found if sentence]
-
-
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     """Return a warning if replay was wrong about a speedup by more than 10 %, otherwise None.
 
@@ -362,14 +353,11 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     worst = next((one for one in wrong if one is winner_of(confirmed)), furthest)
     assert worst.predicted is not None
     assert worst.predicted.over_plain is not None
+    clocked = "live" if worst.over_plain.clock == MEASURED else "with live steps timed by the same profile"
     return (
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
-        f"{worst.predicted.over_plain.unlabeled}, but {_clocked(worst)} it is {worst.over_plain}."
+        f"{worst.predicted.over_plain.unlabeled}, but {clocked} it is {worst.over_plain}."
     )
-
-
-def _clocked(one: Confirmed) -> str:
-    return "live" if one.over_plain.clock == MEASURED else "with live steps timed by the same profile"
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:

@@ -151,12 +151,8 @@ def payloads_of(
         state: State of the controller and drafter; None if the study has no ``learn`` stage.
     """
     learned = {} if state is None else {"learned": state}
-    return kind_named(kind).payloads_of(specs_of(config, attributes), {**attributes, **learned})
-
-
-def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specifications of a candidate's four parts."""
-    return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
+    specs = {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
+    return kind_named(kind).payloads_of(specs, {**attributes, **learned})
 
 
 def confirmed_settings(config: Config, confirmation: Confirmation) -> list[ConfirmedSetting]:
@@ -245,14 +241,12 @@ class Exporter:
             except ArtifactError as error:
                 why = f"because its learned state cannot be saved ({error})"
         if artifact is None:
-            cold = None
             if learns:
-                cold = cold_figures(best, self.bench.confirming, self.bench.config.folder / "cold.jsonl")
-            if cold is not None:
-                metrics["cold_tokens_per_step"] = cold[0]
-                metrics |= _speedups({"cold_speedup_over_plain": cold[1]})
+                rate, speedup = cold_figures(best, self.bench.confirming, self.bench.config.folder / "cold.jsonl")
+                metrics["cold_tokens_per_step"] = rate
+                metrics |= _speedups({"cold_speedup_over_plain": speedup})
                 about_cold = [
-                    f"It starts cold, {why}: a first request has {cold[0]:.2f} tokens per step, {cold[1]} over plain "
+                    f"It starts cold, {why}: a first request has {rate:.2f} tokens per step, {speedup} over plain "
                     f"decoding. Once it has learned, it has {best.tokens_per_step:.2f} tokens per step, "
                     f"{best.over_plain} over plain decoding."
                 ]
