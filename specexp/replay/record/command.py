@@ -261,15 +261,11 @@ class RecordingJob:
         eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
         kept: list[RecordedTurn] = []
         for number, (prompt, sample) in enumerate(missing):
-
-            def context_of(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
-                return prompt.turn_ids(pair.tokenizer, turn, before)
-
             try:
                 kept += recorder.conversation(
                     prompt,
                     sample,
-                    context_of,
+                    partial(prompt.turn_ids, pair.tokenizer),
                     seed=generation.seed,
                     max_new_tokens=generation.max_new_tokens,
                     eos_token_ids=eos,
