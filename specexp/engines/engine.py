@@ -89,11 +89,13 @@ class ForeignEngine(metaclass=Checked):
         exported_as: the export format of its settings, a value of ``specexp.export --to``.
         loads: numbers of concurrent requests, the measured one included, at which every prompt is answered.
         load: the current one of them.
+        settings: its speculation settings; None without any.
     """
 
     exported_as: ClassVar[str]
     loads: Sequence[int] = (1,)
     load: int = 1
+    settings: Any = None
 
     def under(self, load: int) -> Self:
         """Return the same engine, measured while it serves ``load`` concurrent requests."""
@@ -105,9 +107,9 @@ class ForeignEngine(metaclass=Checked):
     def plain(self) -> ForeignEngine:
         """Return the same engine without speculation."""
 
-    @abstractmethod
     def deployed_settings(self) -> dict[str, Any]:
         """Return the settings for a deployment, under the engine's own names."""
+        return {} if self.settings is None else dict(self.settings.given())
 
     @property
     @abstractmethod

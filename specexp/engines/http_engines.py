@@ -327,10 +327,6 @@ class LlamaCppServer(HttpEngine):
         other.settings = _NO_SPECULATION
         return other
 
-    @override
-    def deployed_settings(self) -> dict[str, Any]:
-        return self.settings.given()
-
     @property
     @override
     def version(self) -> str:

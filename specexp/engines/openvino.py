@@ -75,10 +75,6 @@ class OpenVINO(ForeignEngine):
     def plain(self) -> OpenVINO:
         return OpenVINO(threads=self.threads)
 
-    @override
-    def deployed_settings(self) -> dict[str, Any]:
-        return self.settings.given()
-
     @property
     @override
     def version(self) -> str:

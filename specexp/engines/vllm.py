@@ -79,10 +79,6 @@ class VLLM(HttpEngine):
         other.settings = None
         return other
 
-    @override
-    def deployed_settings(self) -> dict[str, Any]:
-        return {} if self.settings is None else self.settings.given()
-
     @property
     @override
     def version(self) -> str:
