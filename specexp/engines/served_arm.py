@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,10 +22,8 @@ from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, Run
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
-    from specexp.bench.execution_arm import Solver
     from specexp.core.loop import OutcomeObserver
     from specexp.data import Prompt
-    from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
 
 
@@ -166,17 +165,12 @@ class ServedArm(LearningArm):
 
 
 class ServedBackend(LiveBackend):
-    """A backend for the arms of our loop and of engines, all with the same pair of models.
+    """A backend for the arms of our loop and of engines, all with the same pair of models."""
 
-    Attributes:
-        pool: the running engines; the creator of the backend must close it.
-    """
-
-    def __init__(
-        self, pair: ModelPair, problems: Mapping[str, Problem] | None = None, solver: Solver | None = None
-    ) -> None:
-        super().__init__(pair, problems, solver)
-        self.pool = EnginePool(pair)
+    @cached_property
+    def pool(self) -> EnginePool:
+        """The running engines; the creator of the backend must close it."""
+        return EnginePool(self.pair)
 
     @override
     def arm(self, spec: ArmSpec) -> Arm:
