@@ -147,13 +147,11 @@ class MBPP(TablePrompts):
 
     @override
     def turns_of(self, row: Row, column: str) -> list[str]:
-        return [mbpp_docstring(row)] if column == "text" else super().turns_of(row, column)
-
-
-def mbpp_docstring(row: Row) -> str:
-    """Convert a row in MBPP's original format to a prompt in the Spec-Bench format."""
-    task, first_test = row.text("text"), row.texts("test_list")[0]
-    return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'
+        if column != "text":
+            return super().turns_of(row, column)
+        task = row.text("text")
+        first_test = row.texts("test_list")[0]
+        return [f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n']
 
 
 @dataclass(frozen=True)
