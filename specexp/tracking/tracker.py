@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -20,7 +19,6 @@ from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, ta
 
 if TYPE_CHECKING:
     import wandb
-    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 ONLINE_START_SECONDS = 20.0
@@ -102,19 +100,13 @@ class TrackedRun:
         if records:
             self._write("write a table", write)
 
-    def picture(self, key: str, picture: Figure | str | Path, caption: str | None = None) -> None:
-        """Log a matplotlib figure or an image file."""
+    def picture(self, key: str, file: Path) -> None:
+        """Log an image file."""
 
         def write(run: wandb.Run) -> None:
             import wandb
-            from PIL import Image
 
-            source: Any = str(picture)
-            if not isinstance(picture, (str, Path)):
-                png = io.BytesIO()
-                picture.savefig(png, format="png")
-                source = Image.open(png)
-            run.log({key: wandb.Image(source, caption=caption)})
+            run.log({key: wandb.Image(str(file))})
 
         self._write("write a picture", write)
 
@@ -128,14 +120,7 @@ class TrackedRun:
 
         self._write("write a page", write)
 
-    def artifact(
-        self,
-        folder: str | Path,
-        name: str,
-        kind: str,
-        aliases: Sequence[str] = ("latest", "best"),
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
+    def artifact(self, folder: str | Path, name: str, kind: str, aliases: Sequence[str]) -> None:
         """Attach an exported artifact to the run. Its kind is W&B's ``type``.
 
         Characters in ``name`` that W&B does not allow become ``_``. W&B keeps a copy of the files until the run is
@@ -146,7 +131,7 @@ class TrackedRun:
             import wandb
 
             allowed = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-            artifact = wandb.Artifact(allowed, type=kind, metadata=to_json(metadata or {}))
+            artifact = wandb.Artifact(allowed, type=kind)
             with staging_in(self._folder):
                 for file in sorted(Path(folder).rglob("*")):  # add_dir would print
                     if file.is_file():
