@@ -196,7 +196,12 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows for committed tokens and one pass."""
+    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows for committed tokens and one pass.
+
+    Attributes:
+        storage: ``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer.
+            :meth:`reserve` replaces it.
+    """
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
@@ -206,7 +211,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
-        self._storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
+        self.storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
         self.lengths = [0] * slots
         self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes after them
         self._open: tuple[int, ...] = (0,)
@@ -217,30 +222,23 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         return (2 * self._num_layers, slots, self._heads, capacity, self._head_dim)
 
     @property
-    def storage(self) -> torch.Tensor:
-        """``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer. :meth:`reserve`
-        replaces it.
-        """
-        return self._storage
-
-    @property
     def capacity(self) -> int:
         """Number of rows per slot."""
-        return int(self._storage.shape[3])
+        return int(self.storage.shape[3])
 
     @property
     def slots(self) -> int:
         """Number of slots."""
-        return int(self._storage.shape[1])
+        return int(self.storage.shape[1])
 
     @override
     @inference
     def reserve(self, capacity: int, slots: int = 1) -> None:
         if capacity <= self.capacity and slots <= self.slots:
             return
-        old = self._storage
-        self._storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, self.capacity)))
-        self._storage[:, : old.shape[1], :, : old.shape[3]] = old
+        old = self.storage
+        self.storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, self.capacity)))
+        self.storage[:, : old.shape[1], :, : old.shape[3]] = old
         self.lengths += [0] * (self.slots - len(self.lengths))
         self.uncommitted += [0] * (self.slots - len(self.uncommitted))
 
@@ -256,8 +254,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         end = max(starts) + rows
         if end > self.capacity:
             raise ValueError(f"the KV cache has {self.capacity} rows per slot; {end} must be reserved")
-        stored_keys = self._storage[2 * layer, ..., : keys.shape[3]]
-        stored_values = self._storage[2 * layer + 1, ..., : values.shape[3]]
+        stored_keys = self.storage[2 * layer, ..., : keys.shape[3]]
+        stored_values = self.storage[2 * layer + 1, ..., : values.shape[3]]
         for index, (slot, start) in enumerate(zip(self._open, starts, strict=True)):
             stored_keys[slot, :, start : start + rows] = keys[index]
             stored_values[slot, :, start : start + rows] = values[index]
@@ -276,7 +274,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
                 forms = f"{self._heads} heads of {self._head_dim} and {heads} of {width}"
                 raise ValueError(f"all layers must have keys of the same shape, got {forms}")
             self._heads, self._head_dim = heads, width
-            self._storage = self._storage.new_zeros(self._shape(self.slots, self.capacity))
+            self.storage = self.storage.new_zeros(self._shape(self.slots, self.capacity))
         self._formed = True
 
     @override
@@ -293,9 +291,9 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         while rows[kept] == kept:
             kept += 1
         past, moved = self.lengths[slot], rows[kept:]
-        source = torch.tensor(moved, device=self._storage.device) + past
+        source = torch.tensor(moved, device=self.storage.device) + past
         start = past + kept
-        self._storage[:, slot, :, start : start + len(moved)] = self._storage[:, slot].index_select(2, source)
+        self.storage[:, slot, :, start : start + len(moved)] = self.storage[:, slot].index_select(2, source)
 
     @override
     def truncate(self, slot: int, length: int) -> None:
@@ -305,10 +303,10 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     @override
     @inference
     def fork(self, source: int, target: int, length: int) -> None:
-        self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
+        self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
         self.lengths[target] = length
         self.uncommitted[target] = 0
 
     @override
     def nbytes(self) -> int:
-        return self._storage.nbytes
+        return self.storage.nbytes

@@ -27,7 +27,7 @@ def feed(cache, slots, values):
 
 def rows(cache, slot):
     """The committed keys of a slot, as numbers."""
-    return (cache._storage[2, slot, 0, : cache.lengths[slot], 0] - 1).tolist()
+    return (cache.storage[2, slot, 0, : cache.lengths[slot], 0] - 1).tolist()
 
 
 def test_a_pass_sees_the_past_and_itself(cache):
@@ -47,10 +47,10 @@ def test_only_the_committed_rows_stay_in_every_layer(cache, kept):
     cache.commit(1, kept)
     assert rows(cache, 1) == [7, 8, *(10 + row for row in kept)]
     length = cache.lengths[1]
-    first_layer = cache._storage[0, 1, :, :length]
-    assert (cache._storage[1, 1, :, :length] == -first_layer).all()
-    assert (cache._storage[2, 1, :, :length] == first_layer + 1).all()
-    assert (cache._storage[3, 1, :, :length] == -first_layer - 1).all()
+    first_layer = cache.storage[0, 1, :, :length]
+    assert (cache.storage[1, 1, :, :length] == -first_layer).all()
+    assert (cache.storage[2, 1, :, :length] == first_layer + 1).all()
+    assert (cache.storage[3, 1, :, :length] == -first_layer - 1).all()
 
 
 def test_slots_do_not_touch_each_other(cache):

@@ -88,7 +88,7 @@ def test_a_distant_limit_reserves_little_room(monkeypatch):
     decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
     storages = set()
     result = decoder.generate(
-        [1], max_new_tokens=1500, observers=[lambda _: storages.add(decoder.model.cache._storage.data_ptr())]
+        [1], max_new_tokens=1500, observers=[lambda _: storages.add(decoder.model.cache.storage.data_ptr())]
     )
     assert result.token_ids == [(2 + position) % 9 for position in range(1500)]
     assert len(storages) < 8

@@ -143,7 +143,7 @@ def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
         assert 0 < length < len(context)
         fresh = LanguageModel(draft)
         fresh.prefill(0, context.token_ids[:length].tolist())
-        kept, expected = cache._storage[:, 0, :, :length], fresh.cache._storage[:, 0, :, :length]
+        kept, expected = cache.storage[:, 0, :, :length], fresh.cache.storage[:, 0, :, :length]
         # eager attention takes its softmax in float32
         assert torch.allclose(kept, expected, rtol=0, atol=1e-9 if attention == "sdpa" else 1e-4)
         again = DraftModel(draft)
