@@ -109,7 +109,6 @@ class ReplayBench(Bench):
             return super().measure(candidate, should_stop, trial)
         # All prompts are evaluated at once, so pruning would save nothing and no value is reported to the pruner.
         counts = self.table.evaluate(shape, self.latency.of(candidate.arm.parts.label))
-        assert counts.seconds is not None
         starts = np.cumsum([0, *map(len, self._turns_of.values())])[:-1]
         seconds = np.add.reduceat(counts.seconds, starts) / np.add.reduceat(counts.tokens, starts)
         plain = [self.reference.seconds_per_token[prompt.prompt_id] for prompt in self.data().prompts]

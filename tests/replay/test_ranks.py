@@ -104,7 +104,7 @@ def test_no_node_is_drafted_beyond_the_length_limit_or_the_context():
     chain = [[0], [0, 0], [0, 0, 0]]
     turn = recorded_turn([0] * 6)
     check_equal([turn], chain, 6)
-    counts = RankTable([turn], 6, LIMIT).evaluate(TreeShape.from_rank_paths(chain))
+    counts = RankTable([turn], 6, LIMIT).evaluate(TreeShape.from_rank_paths(chain), PROFILE)
     assert counts.drafted[0] == 3 + 1  # after the first four tokens two are wanted, one of them the target's
     cut = recorded_turn([0] * 6, ends_by="context")
     check_equal([cut], chain, 32, limit=3 + 6)
@@ -124,12 +124,12 @@ def test_ranks_beyond_the_recorded_width_are_refused():
     table = RankTable([recorded_turn([0, 2, MISSED], width=3)], 3, LIMIT)
     assert table.ranks.tolist() == [0, 2, MISSED]
     with pytest.raises(NotRecordedError, match=r"has 4 candidates a node, but 3 were recorded: .*at least 4"):
-        table.evaluate(TreeShape.from_rank_paths([[0], [3]]))
+        table.evaluate(TreeShape.from_rank_paths([[0], [3]]), PROFILE)
 
 
 def test_the_tokens_of_a_repetition_do_not_count():
     turn = recorded_turn([0] * 36, answer=[*range(20, 32), *[7] * 24])
     cut = before_repetition(turn, 36)
-    counts = RankTable([cut], 36, 64).evaluate(TreeShape.from_rank_paths([(0,)]))
+    counts = RankTable([cut], 36, 64).evaluate(TreeShape.from_rank_paths([(0,)]), PROFILE)
     assert (counts.tokens.tolist(), counts.steps.tolist()) == ([12], [6])
     assert before_repetition(turn, 20) is turn  # too short for a repetition

@@ -90,7 +90,7 @@ def compare(
     for letter, profile, given, worth in zip(letters, priced, profiles, goodput.T, strict=False):
         best = trees[int(worth.argmax())]
         counts, plain_seconds = table.evaluate(best.shape, profile), table.plain_seconds(given)
-        logs = np.log(plain_seconds / counts.seconds).tolist()  # type: ignore[operator]
+        logs = np.log(plain_seconds / counts.seconds).tolist()
         ids = [turn.prompt_id for turn in table.turns]
         by_prompt = mean_by_prompt(zip(ids, logs, strict=True))
         speedup = Speedup.of(best.name, "plain decoding", by_prompt, profile.label)

@@ -32,7 +32,7 @@ class StaticCounts:
     tokens: NDArray[np.int64]
     drafted: NDArray[np.int64]
     draft_passes: NDArray[np.int64]
-    seconds: NDArray[np.float64] | None
+    seconds: NDArray[np.float64]
 
     @property
     def tokens_per_step(self) -> float:
@@ -42,7 +42,6 @@ class StaticCounts:
     @property
     def tokens_per_second(self) -> float:
         """Total tokens divided by total seconds."""
-        assert self.seconds is not None
         return float(self.tokens.sum() / self.seconds.sum())
 
 
@@ -147,8 +146,8 @@ class RankTable:
             last[roots] = node
         return accepted, last
 
-    def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """Replay a fixed tree and return its counts, with seconds if ``latency`` is given."""
+    def evaluate(self, shape: TreeShape, latency: LatencyProfile) -> StaticCounts:
+        """Replay a fixed tree and return its counts and seconds."""
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
@@ -159,15 +158,12 @@ class RankTable:
         sizes = np.bincount(shape.depths, minlength=shape.max_depth + 1).cumsum()
         nodes = sizes[cuts] - 1
         turn = self._turn[roots]
-        seconds: NDArray[np.float64] | None = None
-        if latency is not None:
-            leaf = np.ones(shape.parents.size, dtype=np.bool_)
-            leaf[shape.parents[1:]] = False
-            ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
-            # rows with children, by depth
-            inner = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)
-            spent = self._seconds(latency, roots, sizes, inner, cuts, new[roots], ends)
-            seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
+        leaf = np.ones(shape.parents.size, dtype=np.bool_)
+        leaf[shape.parents[1:]] = False
+        ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
+        # rows with children, by depth
+        inner = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)
+        spent = self._seconds(latency, roots, sizes, inner, cuts, new[roots], ends)
 
         def by_turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
             return np.bincount(turn, values, minlength=len(self.turns)).astype(np.int64)
@@ -178,7 +174,7 @@ class RankTable:
             tokens=by_turn(new[roots]),
             drafted=by_turn(nodes),
             draft_passes=by_turn(cuts),
-            seconds=seconds,
+            seconds=np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64),
         )
 
     def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
