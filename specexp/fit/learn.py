@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.fit.budgeted import ControllerLearning
-    from specexp.models.pair import ModelPair
     from specexp.report.publish import Report
 
 _MOST_BLOCKS = 4  # maximum number of blocks drawn for a table with extra signals
@@ -51,10 +50,8 @@ def composition_of(config: Config) -> dict[str, Any]:
     return {family: config.get(family) for family in Parts._fields}
 
 
-def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
+def learn(config: Config) -> ControllerLearning:
     """Learn from the prompts of ``data``, resuming from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
-
-    If ``pair`` is None, the models are loaded. A recording needs no models.
 
     Raises:
         ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts are incompatible.
@@ -80,7 +77,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     else:
         from specexp.bench.live import LiveBackend
 
-        backend = LiveBackend.of(config, pair)
+        backend = LiveBackend.of(config)
         data = build_data(config, backend.tokenizer)
     with prompt_errors(config):
         prompts = data.prompts
