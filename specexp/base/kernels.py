@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 import shlex
 import shutil
 import stat
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -22,6 +22,7 @@ from typing import Any
 
 from specexp.base.messages import first_line
 
+log = logging.getLogger(__name__)
 _WORKING = "tmp"  # prefix of temporary folders; earlier versions left such folders too
 _STALE_SECONDS = 24 * 3600
 
@@ -59,18 +60,13 @@ class CannotCompileError(CannotRunError):
 
 
 @cache
-def library(
-    source: Path,
-    flags: tuple[str, ...] = (),
-    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
-) -> ctypes.CDLL:
+def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """Return one of this package's C++ libraries, compiling it if it is not in the cache.
 
     The name of the cached file contains a hash of all C++ files in the source's folder, flags, compiler and processor.
 
     Args:
         flags: compiler flags that follow :data:`FLAGS`.
-        tell: called with a progress line before compiling; prints it to stderr by default.
 
     Raises:
         CannotCompileError: there is no C++ compiler, compilation fails, the library is damaged, or another user could
@@ -88,7 +84,7 @@ def library(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(folder)
         if not file.exists():
-            tell(f"compiling {source.name} for this machine, kept in {folder}")
+            log.warning(f"compiling {source.name} for this machine, kept in {folder}")
             _compile(compiler, flags, source, file)
         _check_private(file)
         with suppress(OSError):  # the folder may be read-only

@@ -7,8 +7,7 @@ number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 from __future__ import annotations
 
 import ctypes
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -29,7 +28,6 @@ from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, ker
 from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
-log = logging.getLogger(__name__)
 _NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "lengths", "steps")
 
 
@@ -183,7 +181,6 @@ class CompiledModel(HuggingFaceRuntime):
     Args:
         model: a model in eval mode on the CPU. :mod:`~specexp.models.architectures` lists the supported ones.
         self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
-        tell: called with a message if the library must be compiled first.
 
     Raises:
         CannotCompileError: the model is not supported or fails the self-check, or a C++ compiler is missing.
@@ -197,16 +194,10 @@ class CompiledModel(HuggingFaceRuntime):
     independent_rows = True
     _shared: ClassVar[WeakKeyDictionary[PreTrainedModel, LlamaWeights]] = WeakKeyDictionary()
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        self_check: bool = True,
-        tell: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
         check_model(model)
         super().__init__(model)
-        self._kernels = _declared(kernels_of(model, tell))
+        self._kernels = _declared(kernels_of(model))
         known = self._shared.get(model)
         self._weights = self._packed()
         self.cache = self._empty_cache()
@@ -228,11 +219,6 @@ class CompiledModel(HuggingFaceRuntime):
 
     @classmethod
     @override
-    def run(cls, model: PreTrainedModel) -> CompiledModel:
-        return cls(model, tell=log.warning)
-
-    @classmethod
-    @override
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
         if not device.startswith("cpu"):
             raise ValueError(
@@ -240,7 +226,7 @@ class CompiledModel(HuggingFaceRuntime):
             )
         for model in models:
             check_model(model)
-            kernels_of(model, log.warning)
+            kernels_of(model)
 
     @override
     def begin_prefill(self, slot: int, tokens: int) -> None:
@@ -515,7 +501,7 @@ class PackedModel(CompiledModel):
 
     @classmethod
     @override
-    def run(cls, model: PreTrainedModel) -> CompiledModel:
+    def run(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
         return super().run(model) if getattr(model, "gguf_file", None) else CompiledModel.run(model)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -292,23 +292,18 @@ class LlamaWeights:
         return place.data_ptr()
 
 
-def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
+def kernels_of(model: PreTrainedModel) -> ctypes.CDLL:
     """Return the compiled library with the longest vectors that the model's sizes allow.
 
-    Args:
-        model: a model that passes :func:`check_model`.
-        tell: called with a message if the library must be compiled first.
-
-    Raises:
-        CannotCompileError: a C++ compiler is missing or fails.
+    The model must pass :func:`check_model`. Raises CannotCompileError if a C++ compiler is missing or fails.
     """
-    kernels = library(_SOURCE, tell=tell)
+    kernels = library(_SOURCE)
     if death := death_of("the compiled pass", Path(kernels._name).name, _PROBE):
         raise CannotCompileError(f"{death}: set pair.mode to eager")
     panel = 2 * kernels.lanes()
     rotated = next(iter(rotations_of(model).values()))[0].numel() * 2
     if any(size % panel for size in (model.config.hidden_size, head_dim_of(model), rotated)):
-        return library(_SOURCE, (f"-DLANES={NARROWEST // 2}",), tell)
+        return library(_SOURCE, (f"-DLANES={NARROWEST // 2}",))
     return kernels
 
 

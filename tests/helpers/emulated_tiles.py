@@ -1,7 +1,7 @@
 """Tile instructions, emulated in C++ on machines that have none."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -19,8 +19,8 @@ def emulated_tiles() -> Iterator[None]:
     """Make compiled passes that are loaded within multiply by tiles."""
     kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES", "-ftree-vectorize"))
 
-    def kernels_of(model: PreTrainedModel, tell: Callable[[str], None]) -> ctypes.CDLL:
-        usual = llama_weights.kernels_of(model, tell)  # with shorter vectors if the model's sizes need them
+    def kernels_of(model: PreTrainedModel) -> ctypes.CDLL:
+        usual = llama_weights.kernels_of(model)  # with shorter vectors if the model's sizes need them
         return kernels if usual.lanes() == kernels.lanes() else usual
 
     with patch.object(compiled, "kernels_of", kernels_of):

@@ -153,7 +153,7 @@ def test_changed_weights_are_one_sentence():
 )
 def test_other_processors_compute_the_same_bits_packed_or_not(flag, monkeypatch):
     kernels = library(SOURCE, ("-DLANES=8", flag) if flag == "-mno-fma" else (flag,))
-    monkeypatch.setattr(compiled, "kernels_of", lambda model, tell: kernels)
+    monkeypatch.setattr(compiled, "kernels_of", lambda model: kernels)
     model = packed("q4_1")
     plain, small = CompiledModel(model), PackedModel(model)
     for rows in (1, 5, 6, 13, 17, 49):
