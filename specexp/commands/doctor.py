@@ -304,7 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="?", metavar="RUN or MODEL", help=judged)
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
-    failed, found = False, examine() if given.run is None else acceptance(given.run)
+    failed = False
+    found = examine() if given.run is None else acceptance(given.run)
     if given.run is not None and not Path(given.run, "records.jsonl").is_file():
         if Path(given.run).is_dir() and not Path(given.run, "config.json").is_file():
             return fail(f"{given.run} has no records.jsonl: name a folder that specexp.run wrote, or a model")
@@ -316,6 +317,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line += f"\n    {diagnosis.advice}" if diagnosis.advice else ""
         print(json.dumps(asdict(diagnosis)) if given.json else line, flush=True)
     if not given.json:
-        fix, start = "fix the lines that begin with !", "python -m specexp.init my-study --help"
-        print(f"Next: {fix if failed else start}")
+        fix = "fix the lines that begin with !"
+        print(f"Next: {fix if failed else 'python -m specexp.init my-study --help'}")
     return int(failed)

@@ -66,7 +66,8 @@ def _rows(text: str) -> Iterator[dict[str, Any]]:
         heads = heads or cells if cells else []
         row = dict(zip(heads, cells, strict=False))
         for head, cell in row.items():
-            kind, found = f": {head}" if heads[-1] == "all" != head else "", _RATIO.fullmatch(cell)
+            kind = f": {head}" if heads[-1] == "all" != head else ""
+            found = _RATIO.fullmatch(cell)
             steps = (found and found[5]) or row.get("tokens per step") or row.get("tokens/step") or ""
             if found and steps.replace(".", "", 1).isdecimal() and (kind or _OVER_PLAIN.fullmatch(head)):
                 speedup = [float(found[number]) for number in (1, 2, 3)]

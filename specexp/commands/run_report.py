@@ -75,7 +75,8 @@ def report(
         tokenizer: The target's tokenizer; None for a replay.
         float32: Outputs that were compared again in float32; None if there are none.
     """
-    preparation, texts = data.workload.preparation, texts_of(data.prompts)
+    preparation = data.workload.preparation
+    texts = texts_of(data.prompts)
     title = _title(config, f" ({config.get('paper')})" if config.get("paper") else "")
     baselines, published = experiment.baselines, config.published
     results = results_table(records, title, baselines=baselines, published=published, float32=float32)
@@ -97,7 +98,8 @@ def report(
         "contexts": context_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)
-    ranked, least = _ranked(records, baselines[0]), config.least_gain
+    ranked = _ranked(records, baselines[0])
+    least = config.least_gain
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
     artifact = artifact_again(config, config.artifact) if config.artifact else None
@@ -199,7 +201,8 @@ def curves_of(config: Config) -> list[Curve]:
 
     The key's values are numbers or lists. A list defines a tree and is plotted at that tree's number of nodes.
     """
-    composed, curves = iter(arms_of(config)), []
+    composed = iter(arms_of(config))
+    curves = []
     for name, arm in (config.get("arms") or {}).items():
         grid: dict[str, list[Any]] = arm.get("grid") or {}
         points = list(islice(composed, prod(len(values) for values in grid.values())))

@@ -183,13 +183,17 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     model = client.model_of(url, given.model, given.seconds, "--model")
     owner = next((one.get("owned_by") for one in client.listed_models(url, given.seconds)), None)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
-    answers, texts, refused, read = list[Answer](), prompts_of(given), set[str](), Counter[str]()
+    answers = list[Answer]()
+    texts = prompts_of(given)
+    refused = set[str]()
+    read = Counter[str]()
     counts = {"return_spec_tokens_details": True} if owner == "sglang" else {}
 
     def ask(sent: str | int, prompt: str, body: Mapping[str, Any], at: str = url) -> None:
         chat = given.chat != (sent == OTHER)
         limits = {"model": model, "max_tokens": given.max_tokens, "temperature": 0, **counts}
-        before, path = _counters(at, given.seconds, read), client.CHAT if chat else client.COMPLETIONS
+        before = _counters(at, given.seconds, read)
+        path = client.CHAT if chat else client.COMPLETIONS
         whole = {**client.prompt_fields(prompt, chat), **limits, **body}
         found = client.complete(at, whole, given.seconds, path=path)
         if not found.times:
@@ -339,7 +343,8 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
     plain, fixed, token = costs.plain or 0.0, costs.fixed or 0.0, costs.token
     tokens = 1 + np.cumsum(own.shares)
     speeds = tokens * plain / np.maximum(fixed + token * np.arange(1, tokens.size + 1), 1e-9)
-    best, now = speeds.max(initial=0.0), (1 + own.accepted / own.steps) / (1 + needed)
+    best = speeds.max(initial=0.0)
+    now = (1 + own.accepted / own.steps) / (1 + needed)
     if token and best > max(1.0, 1.05 * now):
         return f"the draft length; {speeds.argmax() + 1} would give about {best:.2f}x of plain decoding"
     if needed >= length:

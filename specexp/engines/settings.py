@@ -247,10 +247,8 @@ class LlamaCppSettings(Settings):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        shortest, length = (
-            self.spec_ngram_simple_size_n or 12,
-            self.spec_ngram_simple_size_m or 48,
-        )  # or its defaults
+        shortest = self.spec_ngram_simple_size_n or 12  # its defaults
+        length = self.spec_ngram_simple_size_m or 48
         if self.spec_type == "ngram-simple" and length < shortest:
             raise SettingsError(
                 f"llama-cpp: spec_ngram_simple_size_m must be at least spec_ngram_simple_size_n, {shortest}, since "

@@ -126,7 +126,8 @@ def publish(
 
     Tables are printed first, so that they are not lost if the disk is full.
     """
-    console, folder = console or terminal(), Path(folder)
+    console = console or terminal()
+    folder = Path(folder)
     parts = list(report.whole())
     plain: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
     for part in parts:
@@ -196,7 +197,9 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
     tables = {name: table for part in parts for name, table in part.tables.items()}
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
     title = report.title or next((table.title for table in tables.values()), "specexp")
-    next_steps, made_by, conditions = dict(report.next_steps), list[str](), ""
+    next_steps = dict(report.next_steps)
+    made_by = list[str]()
+    conditions = ""
     config, environment = folder / "config.yaml", folder / "environment.json"
     if environment.exists():
         known = json.loads(environment.read_text(encoding="utf-8"))

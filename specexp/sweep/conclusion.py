@@ -132,13 +132,14 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     """Measure the best few trials on other prompts, and add predictions if the search was replayed."""
     settings = study.settings.confirm
     assert settings is not None
-    bench, trials = study.bench.confirming, chosen(study.settings, study.trials)
+    bench = study.bench.confirming
+    trials = chosen(study.settings, study.trials)
     if not trials:
         raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
-    prompts, candidates = len(bench.data("confirm").prompts), counted(len(trials), "candidate")
+    prompts = len(bench.data("confirm").prompts)
     least, until = study.plan["confirmed"], study.ends.confirmation
     at_least = "at least " if until is not None and least < prompts else ""
-    study.say(f"Confirming {candidates} on {at_least}{counted(least, 'other prompt')}.")
+    study.say(f"Confirming {counted(len(trials), 'candidate')} on {at_least}{counted(least, 'other prompt')}.")
     with StageBar(study.console) as bar:
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * bench.samples)
         found = confirm(trials, bench, bar.prompt, settings.of_each, best=settings.best, least=least, until=until)
@@ -148,13 +149,18 @@ def _confirm(study: PreparedStudy) -> Confirmation:
 
 def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) -> Report:
     """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32."""
-    config, trials, bench, folder = study.config, study.trials, study.bench.confirming, study.config.folder
+    config = study.config
+    trials = study.trials
+    bench = study.bench.confirming
+    folder = study.config.folder
     confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
     atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
     float32 = bench.in_float32(confirmed, records)
     shown = table(config.name, config.question, confirmation, study.bench.predict(None), float32)
-    data, kinds = bench.data("confirm"), category_table(records)
-    texts, preparation = texts_of(data.prompts), data.workload.preparation
+    data = bench.data("confirm")
+    kinds = category_table(records)
+    texts = texts_of(data.prompts)
+    preparation = data.workload.preparation
     settings = confirmed_settings(config, confirmation)
     shown.notes += [engines_note({one.label: one.parts for one in settings})] * bool(settings)
     shown.notes += preparation.notes()

@@ -135,7 +135,8 @@ def confirm(
         config = bench.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
         arm = bench.compose(name_of_trial(trial), config)
         arms[arm.name] = bench.deployed(arm)
-    watch, data = Watch(), bench.data("confirm")
+    watch = Watch()
+    data = bench.data("confirm")
     compared = [bench.plain(), *bench.other_arms(), *arms.values()]
     records: list[PromptRecord] = []
     try:
@@ -229,10 +230,13 @@ def table(
         float32: Result of comparing outputs again in float32; None if this was not done.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
-    own, noun, best = summarize(records, PLAIN), noun_of(confirmed, records), confirmation.winner
+    own = summarize(records, PLAIN)
+    noun = noun_of(confirmed, records)
+    best = confirmation.winner
     present = arm_names(records)
     baselines = {arm: label for arm, label in BASELINES.items() if arm == PLAIN or arm in present}
-    predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
+    predicts = any(one.predicted is not None for one in confirmed)
+    several = _is_multi_sequence(records)
     adjective = clock.adjective(own.clock)
     columns = {
         noun: Column(noun),

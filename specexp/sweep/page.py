@@ -70,7 +70,10 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     If several sequences were decoded together, acceptances were not counted, so the winner decodes ``prompts`` again.
     """
     winner = confirmation.winner
-    figures, fragments, files, drawing = dict[str, Any](), dict[str, str](), dict[str, str](), ""
+    figures = dict[str, Any]()
+    fragments = dict[str, str]()
+    files = dict[str, str]()
+    drawing = ""
     if "rank_paths" in winner.attributes:
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _acceptance_rates(confirmation, shape, prompts)

@@ -63,7 +63,8 @@ class StudyPlan:
         def prompts(name: str) -> int:
             return 0 if getattr(settings, name) is None else len(bench.data(name).prompts)
 
-        best, others = (0 if stage is None else stage.best), len(known)
+        best = 0 if stage is None else stage.best
+        others = len(known)
         if stage is not None and stage.of_each is not None:
             entry, space = settings.space[stage.of_each], Space(settings)
             outside = sum(space.params_of(one.overrides) is None for one in known)
@@ -104,7 +105,9 @@ class StudyPlan:
         if share < self.known * prompts * (1 + 1 / EVERY):  # breadth before depth
             prompts = _clamp(share / (self.known * (1 + 1 / EVERY) + 2), BREADTH, prompts)
         prompts = self.prompts if fixed else prompts
-        left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
+        left = decoded - share
+        learned = prompts + self.learned
+        fewest = min(FEWEST_CONFIRMED, self.confirmed)
         candidates = _clamp((left - self.others * fewest) / (learned + fewest), self.best, self.candidates)
         sizes = {"prompts": prompts, "counted": min(self.counted, prompts), "candidates": candidates}
         cut = replace(self, trials=0, **sizes)

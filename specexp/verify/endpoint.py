@@ -212,7 +212,8 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     parser.add_argument("--concurrency", type=positive_integer, metavar="N", help=among)
 
     def act(given: argparse.Namespace) -> int:
-        report, result = _compare_servers(given), current_result()
+        report = _compare_servers(given)
+        result = current_result()
         file = Path(given.output, "endpoint.md")
         report.write(file)
         result.answer, result.folder = report.counts(), given.output
@@ -387,7 +388,9 @@ def verify_engine(config: Config) -> EndpointReport:
     generation = config.generation
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
     tolerance = max(NEAR_TIE[config.pair.target_dtype], _ROUNDING)
-    pool, plain, decode = EnginePool(pair), engine.plain(), pair.tokenizer.decode
+    pool = EnginePool(pair)
+    plain = engine.plain()
+    decode = pair.tokenizer.decode
 
     def answer(one: ForeignEngine, prompt: Prompt) -> list[int]:
         running = pool.take(one, id(one))
@@ -395,7 +398,8 @@ def verify_engine(config: Config) -> EndpointReport:
 
     def compared(prompt: Prompt) -> Compared:
         on, off = answer(engine, prompt), answer(plain, prompt)
-        place, text = first_difference(on, off), decode(list(prompt.token_ids))
+        place = first_difference(on, off)
+        text = decode(list(prompt.token_ids))
         end = next((number for number, token in enumerate(on, 1) if token in eos), len(on))
         if end < len(on):
             why = f"{counted(len(on) - end, 'token')} follow the token that ends the answer"

@@ -185,7 +185,9 @@ class Server:
         ended = [one for one in served.ended if one is not None]
         if len(ended) < len(served.outputs) and status == 200:  # the client closed the stream
             status = _CANCELLED
-        figures, usage, seconds = self.figures, served.usage(), monotonic() - served.began
+        figures = self.figures
+        usage = served.usage()
+        seconds = monotonic() - served.began
         figures.requests.labels(status=str(status)).inc()
         figures.cancelled.inc(status == _CANCELLED)
         figures.prompt_tokens.inc(usage["prompt_tokens"])

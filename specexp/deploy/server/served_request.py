@@ -105,7 +105,8 @@ class ServedRequest:
             raise RequestError(400, f"prompt {number}: {error}", key) from error
 
     def _output(self, number: int, deadline: float) -> Output:
-        request, default = self.request, _COMPLETION_TOKENS
+        request = self.request
+        default = _COMPLETION_TOKENS
         if isinstance(request, ChatRequest):
             default = request.max_completion_tokens or self._thread.target.context_limit
         wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
@@ -248,7 +249,8 @@ class ServedRequest:
 
     def usage(self) -> dict[str, Any]:
         """Return the request's token counts. Each prompt is counted once, regardless of ``n``."""
-        prompt, new = sum(map(len, self.prompts)), self._new_tokens
+        prompt = sum(map(len, self.prompts))
+        new = self._new_tokens
         # only the first output of each prompt: the other outputs reuse its prefill
         cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
         return {

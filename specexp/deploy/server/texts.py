@@ -180,7 +180,8 @@ class TokenTexts:
 
     def add(self, token: int) -> int:
         """Add the output's next token; return its place in the text, in characters."""
-        found, pending = self.bytes_of(token), self._characters.getstate()[0]
+        found = self.bytes_of(token)
+        pending = self._characters.getstate()[0]
         # a character that is not continued is shown as one U+FFFD
         place = self._length + bool(pending and found and not 0x80 <= found[0] < 0xC0)
         self._length += len(self._characters.decode(found))
