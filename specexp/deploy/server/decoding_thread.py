@@ -238,7 +238,7 @@ class DecodingThread:
                 f"{lanes} lanes with trees of up to {leaves} leaves each exceed the {limit} leaves that fit into one "
                 f"pass of target or draft: serve with --lanes {max(1, limit // leaves)}"
             )
-        separate = deterministic and not target.independent_rows
+        self._separate = separate = deterministic and not target.independent_rows
         controllers = (parts.controller, *parts.controller.inner)
         if separate and (parts.keeps_learning or any(one.sees_load for one in controllers)):
             raise ValueError(
@@ -390,7 +390,9 @@ class DecodingThread:
         """Start an output in a free lane; return the number of prompt tokens that were prefilled."""
         prompt = output.prompt
         parts = self.parts if output.speculative else Parts()
-        slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
+        # a prompt's logits take a third of its prefill, which the few drafts of a loaded server do not repay
+        learns = parts.wants_prefill_logits and (self._separate or not (self._running or self._waiting))
+        slot, cached = self._slots.take(prompt, at_least=2 if learns else 1)
         try:
             own = self._parts[slot] if output.speculative else Parts()
             own = own._replace(verifier=output.verifier)
@@ -406,7 +408,7 @@ class DecodingThread:
                 eos_token_ids=output.eos_token_ids,
                 stop=output.text if output.text.stops else None,
             )
-            self._decoding.start(lane, own.wants_prefill_logits)
+            self._decoding.start(lane, learns)
         except BaseException:
             self._slots.free(slot, None)
             raise

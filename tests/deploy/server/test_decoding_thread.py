@@ -135,6 +135,16 @@ def test_the_next_turn_feeds_only_new_tokens_and_samples_share_a_prefill():
     assert [client.end.cached for client in clients] == [0, 3, 3]
 
 
+def test_only_a_request_that_is_alone_learns_from_the_logits_of_its_prompt(monkeypatch):
+    thread, learned = counting(lanes=2, drafter=TokenRecycling(k=3)), []
+    start = thread._decoding.start
+    monkeypatch.setattr(thread._decoding, "start", lambda lane, learns: learned.append(learns) or start(lane, learns))
+    submitted(thread, Client([0, 1, 2], most=5))
+    submitted(thread, *(Client([first, 1, 2], most=5) for first in range(2)))
+    submitted(thread, Client([4, 1, 2], most=5))
+    assert learned == [True, False, False, True]
+
+
 def test_a_free_lane_that_holds_the_prompt_is_preferred_to_the_oldest():
     thread = counting(lanes=2)
     for prompt in ([1, 2, 3, 4], [7, 7, 7, 7], [7, 7, 7, 9]):
