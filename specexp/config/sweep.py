@@ -283,6 +283,7 @@ class Sweep(Section):
     Attributes:
         space: The search space: how to draw a value for each dotted key of the composition, or the dotted path of a
             function that draws them with an Optuna trial.
+        direction: Direction of ``speedup`` if ``objectives`` does not set it.
         n_trials: Number of distinct finished trials after which the search ends, including those in ``enqueue``.
         minutes: Time limit, in minutes, for each start of the study (``--minutes``). Prompts, trials and confirmed
             candidates are reduced to fit; null for no limit.
@@ -300,6 +301,7 @@ class Sweep(Section):
     """
 
     space: dict[str, SpaceEntry]
+    direction: Way = "maximize"
     n_trials: Count = 24
     minutes: Annotated[float, Field(gt=0)] | None = None
     objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])

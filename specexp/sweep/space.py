@@ -10,6 +10,7 @@ from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
 from specexp.config.sweep import FUNCTION, METHOD, SpaceEntry, Suggested, Sweep, overrides_of
+from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
     from specexp.sweep.study_config import StudyConfig
@@ -130,6 +131,6 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
 def directions_of(settings: Sweep) -> dict[str, str]:
     """Return the direction of each objective: as configured, or else the metric's own."""
     given = settings.objectives
-    ways = objectives()
+    ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)
     return {name: way or ways[name] for name, way in stated.items()}
