@@ -285,6 +285,7 @@ def table(
     shown = Table(title, list(columns.values()))
     shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
     prompts = len({record.prompt_id for record in records})
+    fewest = min(len({record.prompt_id for record in records if record.arm == one.name}) for one in confirmed)
     failed = failed_answers(records)
     warm = any(arm.parts.keeps_learning for arm in confirmation.arms.values())
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
@@ -296,6 +297,7 @@ def table(
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
         f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, {state}",
+        f"all but the best candidates decoded only the first {fewest}" if fewest < prompts else None,
         f"speedups are geometric means of paired per-prompt ratios, with 95 % intervals ({WITHIN})"
         + (f" that hold for all {len(confirmed)} candidates at once" if len(confirmed) > 1 else ""),
         "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",

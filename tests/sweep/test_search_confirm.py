@@ -66,6 +66,15 @@ def test_the_answer_is_one_of_three_verdicts(seconds, text):
         assert text in answer(confirmed, records)
 
 
+def test_a_table_names_the_fewer_prompts_of_candidates_for_comparison():
+    confirmed, records = measured((0.5,) * 4)
+    other = replace(confirmed[0], name="chain")
+    records += [replace(record, arm="chain") for record in records[8:10]]
+    notes = shown([*confirmed, other], records).notes
+    assert "all but the best candidates decoded only the first 2" in notes
+    assert not any("only the first" in note for note in shown(confirmed, records[:12]).notes)
+
+
 def test_the_verdict_is_on_the_fastest_that_is_shown_to_be_faster():
     steady, records = measured((0.6, 0.6, 0.6, 0.6))
     chance = Speedup.of("lucky", "plain", np.array([0.0, 2, 0, 2]), MEASURED)
