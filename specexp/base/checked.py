@@ -405,7 +405,8 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
 
 _WORDS = {"greater than or equal to": ">=", "greater than": ">", "less than or equal to": "<=", "less than": "<",
           "a valid": "a", "a integer": "an integer", "a string": "a text", "a boolean": "true or false",
-          "dictionary": "mapping", " or object to extract fields from": "", "a array": "a list"}  # fmt: skip
+          "dictionary": "mapping", " or object to extract fields from": "", "a array": "a list",
+          "String should match pattern": "a text that matches"}  # fmt: skip
 
 
 def _expected(message: str) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
@@ -217,13 +217,6 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
 
-# violation() drops tags in parentheses from an error's key
-_ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"] | None, Tag("(text)")] | Annotated[Tool, Tag("(other)")],
-    Discriminator(lambda value: "(other)" if isinstance(value, (dict, Tool)) else "(text)"),
-]
-
-
 class ChatRequest(GenerationRequest):
     """The body of ``/v1/chat/completions``. ``max_completion_tokens`` is an alias of ``max_tokens``.
 
@@ -234,7 +227,7 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     chat_template_kwargs: dict[str, Any] = Field({})
     tools: Annotated[list[Tool], Field(max_length=128)] = Field([])
-    tool_choice: _ToolChoice = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     max_completion_tokens: _Count | None = None

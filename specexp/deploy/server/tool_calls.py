@@ -28,9 +28,9 @@ class Function(Section):
 
 
 class Tool(Section):
-    """A tool in OpenAI's format. One that must be called has its name alone."""
+    """A tool in OpenAI's format. As in vLLM, ``type`` may be left out. One to be called has its name alone."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: Function
 
 

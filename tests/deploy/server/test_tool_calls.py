@@ -214,6 +214,11 @@ def with_parameters(schema):
             "got 'f'",
         ),
         ({"tools": [{"type": "function"}]}, "tools.0.function", "is missing"),
+        (
+            {"tools": [{"function": {"name": "no good"}}]},
+            "tools.0.function.name",
+            "must be a text that matches '^[A-Za-z0-9_-]{1,64}$', got 'no good'",
+        ),
         ({"tools": [], "tool_choice": "required"}, "tools", "must not be empty"),
         (
             {"tool_choice": "required", "response_format": {"type": "json_object"}},
