@@ -427,12 +427,17 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 def name_of(overrides: Mapping[str, Any]) -> str:
     """Return a short name for overrides, built from their classes and arguments, e.g. ``Chain(length=4)``."""
-    parts = []
-    for key, value in overrides.items():
-        if isinstance(value, Mapping) and "class_path" in value:
-            arguments = ", ".join(f"{name}={inner}" for name, inner in (value.get("init_args") or {}).items())
-            name = str(value["class_path"]).rpartition(".")[2]
-            parts.append(f"{name}({arguments})" if arguments else name)
-        else:
-            parts.append(f"{key}={value}")
-    return " ".join(parts)
+    return " ".join(
+        _shown(value) if isinstance(value, Mapping) and "class_path" in value else f"{key}={_shown(value)}"
+        for key, value in overrides.items()
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if not isinstance(value, Mapping) or "class_path" not in value:
+        return str(value)
+    arguments = ", ".join(f"{name}={_shown(inner)}" for name, inner in (value.get("init_args") or {}).items())
+    name = str(value["class_path"]).rpartition(".")[2]
+    return f"{name}({arguments})" if arguments else name

@@ -15,7 +15,7 @@ from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_
 from specexp.config import Config, ConfigError, missing_engine
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
-from specexp.config.sweep import FUNCTION, Sweep
+from specexp.config.sweep import FUNCTION, Sweep, name_of
 from specexp.report.publish import check_study_folder
 from specexp.sweep.space import Space, check_goals, directions_of, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
@@ -166,8 +166,8 @@ def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
         table.add_row(key, str(entry))
     console.print(table)
     for known in settings.known:
-        shown = space.params_of(known.overrides) or dict(known.overrides)
-        console.print(f"measured first: {known.name}: {shown}", markup=False)
+        shown = name_of(space.params_of(known.overrides) or known.overrides)
+        console.print(f"measured first: {known.name}" + f": {shown}" * (shown != known.name), markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
     console.print(f"storage: {masked(settings.storage or str(config.folder / 'journal.log'))}")
