@@ -37,6 +37,7 @@ from specexp.report.comparison import (
     category_table,
     context_table,
     fidelity_sentences,
+    first_token_sentence,
     kinds_sentence,
     long_table,
     phase_table,
@@ -114,6 +115,7 @@ def report(
         kinds_sentence(records, name, name, baselines[0], least, among(arm_names(records), baselines[0]))
         for name in names[:1]
     )
+    late = [*filter(None, (first_token_sentence(records, name, name, baselines[0]) for name in names))]
     parts = [
         prompts_shown(texts, records, titles, tokenizer),
         *(one.report(records) for one in experiment.analyses if isinstance(one, Analysis)),
@@ -125,7 +127,7 @@ def report(
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
         answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0], least)),
-        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))] + [*filter(None, of_kinds)],
+        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))] + [*filter(None, of_kinds)] + late,
         proof=proof_of(records, arm_names(records), baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps=steps,

@@ -34,6 +34,9 @@ FEWEST_TOKENS = 8
 BUSY_FOLD = 4.0
 """The machine counts as busy if plain decoding's time per token varies by at least this factor between prompts."""
 
+LATE = 1.25
+"""Smallest ratio of the times to the first token that is worth a sentence."""
+
 
 def results_table(
     records: Iterable[PromptRecord],
@@ -327,6 +330,15 @@ def kinds_sentence(
     parts = [f"does not pay for {', '.join(slow)}"] if slow else []
     parts += [f"is not yet shown to pay for {', '.join(unknown)}"] if unknown else []
     return f"By kind of prompt, {label} {' and '.join(parts)}." if parts else ""
+
+
+def first_token_sentence(records: Sequence[PromptRecord], arm: str, label: str, baseline: str = PLAIN) -> str:
+    """State how much longer an arm takes to its first token; empty if that is below :data:`LATE` or within noise."""
+    speedup = paired_speedup(records, arm, baseline, cost=lambda record: record.prefill_seconds)
+    if not speedup.is_slower or speedup.ratio > 1 / LATE:
+        return ""
+    times = f"{1 / speedup.ratio:.2f}x [{1 / speedup.high:.2f}, {1 / speedup.low:.2f}]"
+    return f"{label} takes {times} as long as {baseline} to its first token, which the speedups leave out."
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:

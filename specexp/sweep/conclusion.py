@@ -22,7 +22,7 @@ from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Categorical, name_of
 from specexp.engines.settings import engines_note
-from specexp.report.comparison import category_table, failed_answers, kinds_sentence
+from specexp.report.comparison import category_table, failed_answers, first_token_sentence, kinds_sentence
 from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
 from specexp.report.sections import prompts_shown, texts_of
@@ -180,6 +180,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
     least = config.least_gain
     if line := kinds_sentence(records, winner.name, winner.label, PLAIN, least, len(confirmed)):
         limited.append(line)
+    limited += filter(None, (first_token_sentence(records, one.name, one.label) for one in confirmed))
     if timed_out:
         of = f"{len(distinct_finished(trials))} of {counted(study.settings.n_trials, 'trial')}"
         limited.append(f"The search measured {of} in its time; with more --minutes it may find a faster one.")

@@ -40,6 +40,7 @@ from specexp.report.comparison import (
     acceptance_table,
     category_table,
     context_table,
+    first_token_sentence,
     kinds_sentence,
     long_table,
     metric_table,
@@ -338,6 +339,23 @@ def test_a_mixed_gain_names_the_kinds_for_which_it_does_not_pay(seconds_of_b, se
         records += pair(prompt, 1.0, seconds, steps=2)
     assert kinds_sentence(records, "tree", "the tree") == sentence
     assert kinds_sentence(records[2:4], "tree", "the tree") == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ((1.8, 1.8, 1.8, 1.8), "the tree takes 1.80x [1.80, 1.80] as long as plain to its first token"),
+        ((1.2, 1.2, 1.2, 1.2), ""),  # too little to matter
+        ((0.5, 3.0, 1.0, 4.0), ""),  # within noise
+    ],
+)
+def test_a_late_first_token_has_a_sentence(seconds, sentence):
+    records = []
+    for prompt, late in enumerate(seconds):
+        plain, tree = pair(prompt, 1.0, 0.5, steps=2)
+        records += [replace(plain, prefill_seconds=1.0), replace(tree, prefill_seconds=late)]
+    found = first_token_sentence(records, "tree", "the tree")
+    assert found == (f"{sentence}, which the speedups leave out." if sentence else "")
 
 
 def test_the_table_by_category_has_a_row_for_each_category(records):
