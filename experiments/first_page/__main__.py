@@ -113,8 +113,8 @@ def tokens_picture(records: Sequence[PromptRecord], winner: str) -> str:
 
 def compare_engines() -> list[PromptRecord]:
     """Run the comparison of engines with those that are installed here, and return its records."""
+    lines_of(GGUF)  # first, since an engine without its file counts as missing
     usable = [arm.name for arm in arms_of(load_config(ENGINES)) if not missing_engine(arm.config)]
-    lines_of(GGUF)
     lines_of(f"python -m specexp.run {ENGINES} --arms {','.join(usable)}")
     return read_records(COMPARISON / "records.jsonl")
 
