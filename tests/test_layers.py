@@ -13,8 +13,8 @@ COMMANDS = {"sweep", "fit", "verify", "profile", "deploy"}
 LAYERS = [
     {"base"},
     {"core"},
-    {"drafters", "builders", "verifiers", "controllers"},
-    {"models", "scheduling", "artifacts", "tracking", "data", "constraints"},
+    {"drafters", "builders", "verifiers", "controllers", "constraints"},
+    {"models", "scheduling", "artifacts", "tracking", "data"},
     {"config"},
     {"bench"},
     {"report"},

@@ -235,18 +235,9 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if a prompt and its answers do not fit in the target's context, or its constraint is wrong."""
-    from specexp.constraints.grammar import ConstraintError, constraint_of
+    """Raise ConfigError if a prompt and its answers do not fit in the target's context."""
     from specexp.core.cache import context_limit
 
-    for prompt in prompts:
-        if prompt.structured_outputs is not None:
-            size = pair.target.config.get_text_config().vocab_size
-            try:
-                constraint_of(prompt.structured_outputs, pair.tokenizer, size, frozenset())
-            except ConstraintError as error:
-                why = f": prompt {prompt.prompt_id!r}: {'.'.join(('structured_outputs', *error.key))}: {error}"
-                raise config.checker.error(("data", "prompts"), why) from error
     limit = context_limit(pair.target.config)
     most = config.generation.max_new_tokens
     if most > limit:

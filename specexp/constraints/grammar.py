@@ -135,26 +135,19 @@ def constraint_of(
     """Return a new constraint, for one output.
 
     Args:
-        spec: one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
-            ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF).
+        spec: as in :func:`grammar_of`.
         vocab_size: of the model, which may be larger than the tokenizer's.
         eos: tokens that end an output.
 
     Raises:
         ConstraintError: the constraint or the tokenizer cannot be read. The key leads to the part of a schema at fault.
     """
+    from llguidance import LLMatcher
+
     vocabulary = vocabulary_of(tokenizer, vocab_size, eos)
-    if len(spec) != 1 or not spec.keys() <= set(KINDS):
-        raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
-    ((kind, value),) = spec.items()
-    try:
-        matcher = _matcher(kind, value, vocabulary)
-    except ConstraintError:
-        for place, schema in _schemas_in(value) if kind == "json" else ():
-            _matcher(kind, schema, vocabulary, place)  # raises at the deepest schema that cannot be read by itself
-        raise
-    for place, schema in _schemas_in(json.loads(value) if isinstance(value, str) else value) if kind == "json" else ():
-        _check_keys(schema, (kind, *place))
+    matcher = LLMatcher(vocabulary, grammar_of(spec), log_level=0)
+    if fault := matcher.get_error():
+        raise ConstraintError(" ".join(fault.split()), tuple(spec))
     return GrammarConstraint(matcher, vocabulary, eos)
 
 
@@ -171,23 +164,52 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: froz
         ) from error
 
 
-def _matcher(kind: str, value: Any, vocabulary: LLTokenizer, place: tuple[str, ...] = ()) -> LLMatcher:
+def grammar_of(spec: Mapping[str, Any]) -> str:
+    """Return a constraint in llguidance's own form, which needs no tokenizer.
+
+    Args:
+        spec: one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
+            ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF).
+
+    Raises:
+        ConstraintError: the constraint cannot be read. The key leads to the part of a schema at fault.
+    """
+    if len(spec) != 1 or not spec.keys() <= set(KINDS):
+        raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
+    ((kind, value),) = spec.items()
+    fits, wanted = {
+        "json": (isinstance(value, dict | str), "a schema"),
+        "json_object": (value is True, "true"),
+        "choice": (isinstance(value, list) and {type(one) for one in value} == {str}, "a list of texts"),
+    }.get(kind, (isinstance(value, str), "a text"))
+    if not fits:
+        raise ConstraintError(f"the value must be {wanted}, got {shown(value)}", (kind,))
+    try:
+        grammar = _grammar(kind, value)
+    except ConstraintError:
+        for place, schema in _schemas_in(value) if kind == "json" else ():
+            _grammar(kind, schema, place)  # raises at the deepest schema that cannot be read by itself
+        raise
+    for place, schema in _schemas_in(json.loads(value) if isinstance(value, str) else value) if kind == "json" else ():
+        _check_keys(schema, (kind, *place))
+    return grammar
+
+
+def _grammar(kind: str, value: Any, place: tuple[str, ...] = ()) -> str:
     from llguidance import LLMatcher, grammar_from
 
     try:
         if kind in ("json", "json_object"):
-            schema = json.loads(value) if isinstance(value, str) else value
-            schema = {"type": "object"} if kind == "json_object" else schema
-            grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SEPARATORS)
+            schema = {"type": "object"} if kind == "json_object" else value
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_SEPARATORS)
         else:
             grammar = grammar_from(kind, json.dumps(value) if kind == "choice" else value)  # type: ignore[arg-type]
-        matcher = LLMatcher(vocabulary, grammar, log_level=0)
-        fault = matcher.get_error()
-    except (ValueError, TypeError) as error:
+        fault = LLMatcher.validate_grammar(grammar)
+    except ValueError as error:
         fault = str(error)
     if fault:
         raise ConstraintError(" ".join(fault.split()), (kind, *place))
-    return matcher
+    return grammar
 
 
 def _check_keys(schema: Mapping[str, Any], place: tuple[str, ...]) -> None:

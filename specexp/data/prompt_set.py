@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.base.checked import Checked
+from specexp.constraints.grammar import ConstraintError, grammar_of
 from specexp.data.chat import Message
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     """Collect rows into a data set with the common columns. ``where`` names the source in error messages.
 
     Raises:
-        PromptSetError: there are no rows, or two rows share a ``prompt_id``.
+        PromptSetError: there are no rows, two rows share a ``prompt_id``, or a constraint cannot be read.
     """
     numbers: dict[str, int] = {}
     collected = []
@@ -179,6 +180,12 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
             raise PromptSetError(
                 f"{where}: prompt ids must be unique, but rows {earlier} and {number} share {row.prompt_id!r}"
             )
+        try:
+            if row.structured_outputs is not None:
+                grammar_of(row.structured_outputs)
+        except ConstraintError as error:
+            key = ".".join(("structured_outputs", *error.key))
+            raise PromptSetError(f"{where}: prompt {row.prompt_id!r}: {key}: {error}") from error
         collected.append(row._asdict())
     if not collected:
         raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt")

@@ -380,6 +380,10 @@ PROMPTS = [
         {"prompt": "a", "structured_outputs": {"json": {"properties": {"x": {"type": "strin"}}}}},
         "prompt '0': structured_outputs.json.properties.x: Invalid type: strin",
     ),
+    prompts(
+        {"prompt": "a", "structured_outputs": {"choices": ["b"]}},
+        "my.jsonl: prompt '0': structured_outputs: a constraint must have exactly one of the keys",
+    ),
     prompts({"prompt": "a", "structured_outputs": "json"}, "must be an object such as {json: SCHEMA}, got 'json'"),
     typed(
         "my.jsonl --data.prompts.init_args.split test",
