@@ -11,16 +11,18 @@ from pathlib import Path
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.metrics import metric_named
 from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import looping
 
 WINDOW = 3
 """The machine's speed is the median over this many runs of plain decoding, so a single disturbed run has no effect."""
 
 
 def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Return a prompt's decode seconds per token over all samples; raises ValueError if no token was decoded."""
+    """Return a prompt's decode seconds per token over all samples; raises ValueError if no token counts."""
     found = metric_named("seconds_per_token").over(records)
     if not found:
-        raise ValueError(f"arm {records[0].arm!r} decoded no token of prompt {records[0].prompt_id!r}")
+        why = looping(records) or f"arm {records[0].arm!r} decoded no token"
+        raise ValueError(f"the prompt has no speed, since {why}")
     return found
 
 

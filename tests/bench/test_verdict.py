@@ -20,6 +20,7 @@ from specexp.bench.verdict import (
     verdict_sentence,
 )
 from specexp.core.parts import Parts
+from specexp.sweep.plain_seconds import seconds_per_token
 from specexp.verifiers import Greedy
 
 pytestmark = pytest.mark.unit
@@ -231,9 +232,9 @@ def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():
 
 
 def looped(arm, number, steps, seconds, text=10):
-    """Return an answer of ``text`` tokens and then 30 copies of one, whose steps take half as long each."""
+    """Return an answer of ``text`` tokens and then 30 copies of one, whose steps take half a second each."""
     tokens = (*range(100, 100 + text), *[7] * 30)
-    loop = in_loops([tokens], [*steps, *[(5, 0.5 * steps[0][1])] * 6], seconds)
+    loop = in_loops([tokens], [*steps, *[(5, 0.5)] * 6], seconds)
     given = {"decode_tokens": len(tokens), "steps": len(steps) + 6}
     return record(arm, number, seconds, token_ids=tokens, **given, **loop)
 
@@ -252,3 +253,9 @@ def test_nothing_is_concluded_if_the_median_answer_is_a_repetition():
     speedup = paired_speedup(records, "ours", "plain")
     assert not speedup.is_faster
     assert verdict_sentence("ours", speedup) == "Nothing can be concluded: 9 of 9 answers repeat one token."
+
+
+def test_a_prompt_without_speed_is_refused_with_the_reason():
+    records = [looped("plain", 0, [], 3.0, text=0)]
+    with pytest.raises(ValueError, match=r"^the prompt has no speed, since 1 of 1 answer repeat one token$"):
+        seconds_per_token(records)

@@ -95,7 +95,7 @@ class Texts:
         if request.calls == "auto" and MARK not in text:
             sentence = (
                 "tool_choice must be none, required or a function, since this model's chat template has no calls in "
-                f"<tool_call>, got {shown(request.tool_choice)}"
+                f"<tool_call>, got {shown(request.tool_choice or 'auto')}"
             )
             raise RequestError(400, sentence, "tool_choice")
         if re.search(r"\btools\b", text):
