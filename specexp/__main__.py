@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -50,7 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def start(*command: str) -> NoReturn:
     """Set up signal handling, run a command, and exit the process with the command's exit code."""
     begin()
-    sys.exit(main([*command, *sys.argv[1:]]))
+    try:
+        sys.exit(main([*command, *sys.argv[1:]]))
+    except ModuleNotFoundError as error:
+        from importlib.metadata import requires
+
+        package = (error.name or "").partition(".")[0]
+        if package not in {re.split(r"[^\w-]", one)[0] for one in requires("specexp") or ()}:
+            raise
+        print(
+            f"error: {sys.executable} has no {package}, which specexp needs: use the Python of specexp's own "
+            "environment, or install specexp there with its dependencies",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 def script() -> NoReturn:

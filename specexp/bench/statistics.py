@@ -307,7 +307,7 @@ def looping(records: Iterable[PromptRecord]) -> str | None:
     if 2 * len(found) <= len(answers):
         return None
     what = "one token" if all(period == 1 for _, period in found) else "the same few tokens"
-    return f"{len(found)} of {counted(len(answers), 'answer')} repeat {what}"
+    return f"{len(found)} of {counted(len(answers), 'answer')} {'repeats' if len(found) == 1 else 'repeat'} {what}"
 
 
 def standard_error(

@@ -428,16 +428,16 @@ def _repeated(names: Sequence[str]) -> str | None:
 def name_of(overrides: Mapping[str, Any]) -> str:
     """Return a short name for overrides, built from their classes and arguments, e.g. ``Chain(length=4)``."""
     return " ".join(
-        _shown(value) if isinstance(value, Mapping) and "class_path" in value else f"{key}={_shown(value)}"
+        _notation(value) if isinstance(value, Mapping) and "class_path" in value else f"{key}={_notation(value)}"
         for key, value in overrides.items()
     )
 
 
-def _shown(value: Any) -> str:
+def _notation(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_notation, value))}]"
     if not isinstance(value, Mapping) or "class_path" not in value:
         return str(value)
-    arguments = ", ".join(f"{name}={_shown(inner)}" for name, inner in (value.get("init_args") or {}).items())
+    arguments = ", ".join(f"{name}={_notation(inner)}" for name, inner in (value.get("init_args") or {}).items())
     name = str(value["class_path"]).rpartition(".")[2]
     return f"{name}({arguments})" if arguments else name

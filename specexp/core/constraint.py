@@ -98,8 +98,8 @@ def constrained(constraint: Constraint, request: Request, answer: Candidates) ->
         return answer
     phrases = answer.tokens.ndim == 3
     given = answer.tokens if phrases else answer.tokens[:, :, np.newaxis]  # [f, k, length]
-    # at least one column, for forced text
-    tokens = np.full((len(given), max(1, given.shape[1]), given.shape[2]), NO_CANDIDATE)
+    width = max(1, given.shape[1])  # room for forced text
+    tokens = np.full((len(given), width, given.shape[2]), NO_CANDIDATE)
     log_probs = None if answer.log_probs is None else np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
     for row, frontier in enumerate(request.rows.tolist()):
         path, place = request.path_tokens(frontier), 0

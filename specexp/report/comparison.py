@@ -338,7 +338,8 @@ def first_token_sentence(records: Sequence[PromptRecord], arm: str, label: str, 
     if not speedup.is_slower or speedup.ratio > 1 / LATE:
         return ""
     times = f"{1 / speedup.ratio:.2f}x [{1 / speedup.high:.2f}, {1 / speedup.low:.2f}]"
-    return f"{label} takes {times} as long as {baseline} to its first token, which the speedups leave out."
+    over = "plain decoding" if baseline == PLAIN else baseline
+    return f"{label} takes {times} as long as {over} to its first token, which the speedups leave out."
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:

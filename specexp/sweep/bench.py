@@ -273,7 +273,7 @@ class Bench:
         except Exception as error:
             raise StudyError(
                 f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
-                f"{type_and_line(error)}; leave such prompts out, or take a model that does not repeat itself"
+                f"{type_and_line(error)}; leave the prompt out"
             ) from error
 
     @cached_property

@@ -22,7 +22,7 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
     found = metric_named("seconds_per_token").over(records)
     if not found:
         why = looping(records) or f"arm {records[0].arm!r} decoded no token"
-        raise ValueError(f"the prompt has no speed, since {why}")
+        raise ValueError(f"it has no speed, since {why}; if others repeat themselves too, take another model")
     return found
 
 

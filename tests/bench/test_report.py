@@ -344,7 +344,7 @@ def test_a_mixed_gain_names_the_kinds_for_which_it_does_not_pay(seconds_of_b, se
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
     [
-        ((1.8, 1.8, 1.8, 1.8), "the tree takes 1.80x [1.80, 1.80] as long as plain to its first token"),
+        ((1.8, 1.8, 1.8, 1.8), "the tree takes 1.80x [1.80, 1.80] as long as plain decoding to its first token"),
         ((1.2, 1.2, 1.2, 1.2), ""),  # too little to matter
         ((0.5, 3.0, 1.0, 4.0), ""),  # within noise
     ],

@@ -297,6 +297,11 @@ def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:
         export(folder, "sglang")
 
 
+def test_a_study_of_an_engine_names_its_artifact(study) -> None:
+    with pytest.raises(ArtifactError, match=r"the study searched an engine's own: export the study's artifact"):
+        export(study(), "vllm")
+
+
 def test_a_missing_draft_model_is_an_error_of_the_study(study) -> None:
     folder = study(("drafts 3", {"drafter": DRAFT, "builder": CHAIN}))
     with pytest.raises(ArtifactError, match=r"confirmed.json: drafts 3: vllm needs a draft model: give --draft"):

@@ -102,6 +102,11 @@ def test_openais_client_reads_a_call_in_chunks(address):
     assert (call.function.name, call.function.arguments) == call_of(ask(address, tool_choice="required"))[:2]
 
 
+def test_the_type_of_a_tool_may_be_left_out(address):
+    untyped = [{"function": one["function"]} for one in TOOLS]
+    assert call_of(ask(address, tools=untyped, tool_choice="required")) == call_of(ask(address, tool_choice="required"))
+
+
 def test_tools_that_must_not_be_called_change_nothing(address):
     none, without = ask(address, tool_choice="none"), ask(address, tools=None)
     assert none.json()["choices"] == without.json()["choices"]

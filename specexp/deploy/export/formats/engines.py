@@ -119,6 +119,11 @@ class ChainFormat(ExportFormat):
             return super().make(request)
         content = read_json(read_bytes(file, str(file)), str(file))
         settings: list[ConfirmedSetting] = validated(list[ConfirmedSetting], content, str(file))
+        if not settings:
+            raise ArtifactError(
+                f"{file}: it has no settings of specexp's parts, since the study searched an engine's own: export the "
+                "study's artifact, artifacts/NAME/best-tree"
+            )
         best = next((one for one in settings if self.name in runs_in(one.parts)), None)
         if best is None:
             raise ArtifactError(
