@@ -18,9 +18,8 @@ import numpy as np
 
 from experiments.serve.load import conditions, speedup
 from specexp.data import EverydayTasks, Workload
-from specexp.deploy.vllm import PROPOSER
 from specexp.engines.engine import EngineAnswer
-from specexp.engines.settings import VllmSettings
+from specexp.engines.settings import PROPOSER, VllmSettings
 from specexp.engines.vllm import VLLM
 from specexp.models.pair import load_pair
 

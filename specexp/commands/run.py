@@ -111,10 +111,11 @@ def _act(
     missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]
     if dry_run:
         _rehearse(config)
-        print(*(arm.title for arm in arms), *missing, sep="\n")
-        return 0
+        print(*(arm.title for arm in arms), sep="\n")
     if missing:
         raise ConfigError(missing[0])
+    if dry_run:
+        return 0
     if cluster is not None:
         return run_shards("specexp.run", typed, cluster, folder, config)
     if shard is None:

@@ -138,7 +138,7 @@ def build_engine(config: Config) -> Any:
 def missing_engine(config: Config) -> str:
     """Return in a sentence that this machine lacks the engine or a file of it; empty if not, or if there is none."""
     engine = build_engine(config)
-    why = "" if engine is None else engine.lacks() if engine.installed else "is not installed here"
+    why = "" if engine is None else engine.lacks()
     return why and f"{config.source_of(('engine',))}: engine: {type(engine).__name__} {why}, so it cannot start."
 
 

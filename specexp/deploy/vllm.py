@@ -25,7 +25,6 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree
 from specexp.drafters.token_drafter import TokenDrafter, drafts_from_tokens
 from specexp.drafters.token_recycling import TokenRecycling
 
-PROPOSER = "specexp.deploy.vllm.Proposer"
 _MOST_CANDIDATES = 64  # of a drafter that learns the target's candidates
 _IDLE = 16  # sequences that are kept although they are in no batch, such as preempted ones
 _MOST_TOKENS = 1_000_000  # texts that a drafter carries are dropped after this many tokens

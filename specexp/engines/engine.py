@@ -121,13 +121,10 @@ class ForeignEngine(metaclass=Checked):
         """Files that the engine reads itself, in addition to the models of the pair."""
         return ()
 
-    @property
-    def installed(self) -> bool:
-        """True where this machine has the engine, as far as can be seen before it starts."""
-        return self.version != NOT_INSTALLED
-
     def lacks(self) -> str:
         """Return what is missing, such as ``needs FILE, which does not exist``; empty if nothing is known to be."""
+        if self.version == NOT_INSTALLED:
+            return "is not installed here"
         absent = next((file for file in self.files if not Path(file).exists()), None)
         return "" if absent is None else f"needs {absent}, which does not exist"
 

@@ -13,6 +13,8 @@ from typing_extensions import override
 from specexp.base.checked import Checked
 from specexp.models.gguf import is_gguf
 
+PROPOSER = "specexp.deploy.vllm.Proposer"
+"""The ``model`` of vLLM's method ``custom_class`` with which our drafters draft; ``revision`` is their artifact."""
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Ngram = Annotated[int, Field(ge=1, le=1024)]

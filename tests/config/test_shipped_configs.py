@@ -37,6 +37,7 @@ def command_of(path: Path) -> str:
 # experiments, such as a recording, a profile or trained weights. A key that does not exist is a fault of the file.
 LACKING = re.compile(
     r"nor in the cache|pip cannot download|(Name or service not known|Temporary failure)"
+    r"|engine: \w+ (is not installed here|needs models/\S+, which does not exist)"
     r"|\b(data|models|recordings|runs|artifacts)/[^\s':]+'?:? (does not exist|there is no such|holds no recording)"
 )
 

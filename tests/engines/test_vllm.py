@@ -14,9 +14,8 @@ import yaml
 from specexp.commands.run import main
 from specexp.config import load_config, missing_engine
 from specexp.config.artifacts import save_artifact
-from specexp.deploy.vllm import PROPOSER
 from specexp.engines.engine import EngineError
-from specexp.engines.settings import VllmSettings
+from specexp.engines.settings import PROPOSER, VllmSettings
 from specexp.engines.vllm import VLLM
 from specexp.models.pair import load_pair
 from specexp.sweep.command import main as sweep
@@ -55,19 +54,38 @@ def test_an_interpreter_that_is_missing_is_named() -> None:
     assert VLLM(python="no/python").version == "not installed"
 
 
+@pytest.fixture
+def vllm_here(monkeypatch):
+    """This machine seems to have vLLM."""
+    monkeypatch.setattr("specexp.engines.vllm._version", lambda python: "1")
+
+
+def test_a_drafter_of_ours_needs_its_artifact(vllm_here) -> None:
+    ours = {"method": "custom_class", "num_speculative_tokens": 4, "model": "specexp.deploy.vllm.Proposer"}
+    assert VLLM(VllmSettings(**ours, revision="smollm2:tree")).lacks() == ""
+    for revision, why in (("no/artifact", "no/artifact"), ("smollm2:three", "did you mean 'smollm2:tree'")):
+        lacks = VLLM(VllmSettings(**ours, revision=revision)).lacks()
+        assert lacks.startswith("cannot load its drafter, since settings.revision: ")
+        assert why in lacks
+
+
 @pytest.mark.parametrize(
-    ("engine", "name"),
+    ("engine", "named"),
     [
-        ({"class_path": "VLLM", "init_args": {"python": "no/python"}}, "VLLM"),
-        ({"class_path": "LlamaCppServer", "init_args": {"program": "no/llama-server"}}, "LlamaCppServer"),
+        (
+            {"class_path": "VLLM", "init_args": {"python": "no/python"}},
+            "VLLM is not installed here: python must be the interpreter of an environment with vLLM, got 'no/python'",
+        ),
+        (
+            {"class_path": "LlamaCppServer", "init_args": {"program": "no/llama-server"}},
+            "LlamaCppServer is not installed here",
+        ),
     ],
 )
-def test_an_engine_that_is_not_installed_is_named_before_the_run(tmp_path, engine, name) -> None:
+def test_an_engine_that_is_not_installed_is_named_before_the_run(tmp_path, engine, named) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"question": "Which?", "verifier": "Greedy", "engine": engine}))
-    assert missing_engine(load_config(file, [])) == (
-        f"{file}: engine: {name} is not installed here, so it cannot start."
-    )
+    assert missing_engine(load_config(file, [])) == (f"{file}: engine: {named}, so it cannot start.")
     assert missing_engine(load_config(file, ["--engine", "null"])) == ""
 
 
@@ -84,13 +102,12 @@ def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_pat
         yaml.safe_dump({"question": "Which?", "verifier": "Greedy", "arms": {"theirs": {"engine": engine}}})
     )
     sentence = "mine.yaml: arms.theirs: engine: LlamaCppServer needs no.gguf, which does not exist, so it cannot start."
-    assert main([str(file), "--dry-run", "--output", str(tmp_path / "runs")]) == 0
-    assert sentence in capsys.readouterr().out
-    assert main([str(file), "--output", str(tmp_path / "runs")]) == 2
-    assert sentence in capsys.readouterr().err
+    for rehearsed in (["--dry-run"], []):
+        assert main([str(file), *rehearsed, "--output", str(tmp_path / "runs")]) == 2
+        assert sentence in capsys.readouterr().err
 
 
-def test_a_draft_model_that_is_nowhere_is_named(tmp_path) -> None:
+def test_a_draft_model_that_is_nowhere_is_named(tmp_path, vllm_here) -> None:
     (tmp_path / "config.json").touch()
     missing, damaged = (VLLM(VllmSettings("draft_model", 2, model=name)) for name in ("models/none", str(tmp_path)))
     assert missing.lacks() == (
@@ -103,7 +120,7 @@ def test_a_draft_model_that_is_nowhere_is_named(tmp_path) -> None:
     assert VLLM(VllmSettings("custom_class", 2, model="a.module.Proposer")).lacks() == ""
 
 
-def test_a_study_leaves_out_what_its_engine_lacks(capsys, tmp_path, monkeypatch) -> None:
+def test_a_study_leaves_out_what_its_engine_lacks(capsys, tmp_path, monkeypatch, vllm_here) -> None:
     file = Path("experiments/engines/vllm.yaml").resolve()
     monkeypatch.chdir(tmp_path)
     assert sweep([str(file), "--dry-run"]) == 0

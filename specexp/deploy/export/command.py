@@ -114,8 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print(_as_text(made.content) if output is None else f"{output}\n", end="")
     print(f"{made.dropped or chosen.name}; written for {chosen.read_for}", file=sys.stderr)
-    file = made.content[0] if chosen.folder else output or "FILE"
-    if line := chosen.deployed_by(shlex.quote(str(file)), made.content):
+    file = shlex.quote(str(made.content[0] if chosen.folder else output or "FILE"))
+    if line := made.command.format(file=file) or chosen.deployed_by(file, made.content):
         print(f"Next: {line}", file=sys.stderr)
     return 0
 

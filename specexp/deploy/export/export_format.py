@@ -36,10 +36,13 @@ class ExportedFile:
     Attributes:
         content: content of the file, as JSON values or as text; for a folder, a list with its path.
         dropped: a sentence naming the settings that the format cannot express; empty if there are none.
+        command: template of the command that deploys the file as it was measured, with ``{file}`` for its path; empty
+            if the format's own command is meant.
     """
 
     content: Any
     dropped: str = ""
+    command: str = ""
 
 
 def sampling_of(artifact: LoadedArtifact) -> str:

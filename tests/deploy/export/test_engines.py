@@ -10,8 +10,7 @@ import yaml
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
-from specexp.deploy.vllm import PROPOSER
-from specexp.engines.settings import engines_note, runs_in
+from specexp.engines.settings import PROPOSER, engines_note, runs_in
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
 DRAFT = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
@@ -297,8 +296,24 @@ def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:
         export(folder, "sglang")
 
 
-def test_a_study_of_an_engine_names_its_artifact(study) -> None:
-    with pytest.raises(ArtifactError, match=r"the study searched an engine's own: export the study's artifact"):
+def test_a_study_of_an_engine_exports_its_artifact(study, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {"engine": "vllm", "version": "1", "settings": {"method": "ngram", "num_speculative_tokens": 5}}
+    engine = {"class_path": "VLLM", "init_args": {"python": "there/python", "eager": True, "settings": {}}}
+    config = {"engine": engine, "pair": {"target": "my/model", "target_dtype": "float32"}}
+    save_artifact("made", "engine-settings", {"settings.json": found}, {"config": config}, aliases=["best-tree"])
+    (study() / "config.yaml").write_text("sweep: {export: {kind: engine-settings, to: made}}")
+    assert main([str(study()), "--to", "vllm", "--output", "vllm.json"]) == 0
+    assert json.loads(Path("vllm.json").read_text()) == found["settings"]
+    assert (
+        "Next: there/python -m vllm.entrypoints.openai.api_server --model my/model --dtype float32 "
+        "--max-model-len 2048 --kv-cache-memory-bytes 1073741824 --enforce-eager --speculative-config "
+    ) in capsys.readouterr().err
+
+
+def test_a_study_of_an_engine_without_an_artifact_is_one_sentence(study) -> None:
+    (study() / "config.yaml").write_text("sweep: {export: null}")
+    with pytest.raises(ArtifactError, match=r"config.yaml: sweep.export must be set, .* got null"):
         export(study(), "vllm")
 
 

@@ -9,18 +9,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import yaml
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError, write_artifact
 from specexp.artifacts.kinds.compositions import CONFIRMED, ConfirmedSetting
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.parts import PARTS
+from specexp.artifacts.store import BEST_TREE
 from specexp.artifacts.validation import validated
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, noted
 from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
 from specexp.engines.settings import (
+    PROPOSER,
     HuggingFaceSettings,
     LlamaCppSettings,
     OpenVinoSettings,
@@ -30,6 +33,8 @@ from specexp.engines.settings import (
     VllmSettings,
     runs_in,
 )
+from specexp.models.gguf import is_gguf
+from specexp.models.sources import sources_of
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
@@ -98,6 +103,15 @@ def chain_of(
     return ChainDraft(max(length, 1), drafter_name, drafter.get("init_args", {}), kept, tuple(lost))
 
 
+def _artifact_of(file: Path) -> Path:
+    """Return the artifact's alias of the study in the folder of ``file``."""
+    config = file.with_name("config.yaml")
+    export = (yaml.safe_load(read_bytes(config, str(config))).get("sweep") or {}).get("export")
+    if export is None:
+        raise ArtifactError(f"{config}: sweep.export must be set, so that the study writes an artifact, got null")
+    return Path(export["to"]) / BEST_TREE
+
+
 def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
     """Raise an ArtifactError if a draft model is named for an artifact that drafts without one."""
     if draft is not None:
@@ -119,11 +133,8 @@ class ChainFormat(ExportFormat):
             return super().make(request)
         content = read_json(read_bytes(file, str(file)), str(file))
         settings: list[ConfirmedSetting] = validated(list[ConfirmedSetting], content, str(file))
-        if not settings:
-            raise ArtifactError(
-                f"{file}: it has no settings of specexp's parts, since the study searched an engine's own: export the "
-                "study's artifact, artifacts/NAME/best-tree"
-            )
+        if not settings:  # the study searched an engine's own
+            return super().make(replace(request, source=_artifact_of(file)))
         best = next((one for one in settings if self.name in runs_in(one.parts)), None)
         if best is None:
             raise ArtifactError(
@@ -305,9 +316,25 @@ class Vllm(ChainFormat):
             return super().make(request)
         return noted(self._proposed(artifact, **request.options), artifact, self.name)
 
+    @override
+    def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
+        made = super().export(artifact, **options)
+        config = artifact.provenance.get("config") or {}
+        engine, pair = config.get("engine"), config.get("pair")
+        if artifact.kind != "engine-settings" or not engine or not pair:
+            return made
+        from specexp.engines.vllm import VLLM
+
+        one = VLLM(**{**engine["init_args"], "settings": None})
+        target = one.target or pair["target"]
+        # vLLM takes folders and hub ids; --to hf writes a folder for a shortcut such as smollm2
+        model = "MODEL" if sources_of(target)[0] != target or is_gguf(target) else target
+        words = shlex.join(one.deployment(model, pair["target_dtype"])).replace("{", "{{").replace("}", "}}")
+        return replace(made, command=f'{words} --speculative-config "$(cat {{file}})"')
+
     def _proposed(self, artifact: LoadedArtifact, draft: str | None = None) -> ExportedFile:
         """Return the settings with which specexp's own drafter loads the artifact in vLLM."""
-        from specexp.deploy.vllm import PROPOSER, controls_from_counts, lost_by  # imports torch
+        from specexp.deploy.vllm import controls_from_counts, lost_by  # imports torch
 
         check_no_draft(artifact, draft)
         chain = chain_of(artifact, self.name, controls_from_counts)
