@@ -143,6 +143,7 @@ class LearningArm(Arm):
     """
 
     shows_steps = True  # False for an engine behind a server, which hides its steps
+    scored_elsewhere = False  # whether another program decodes, so that our passes only score its near ties
 
     def __init__(
         self,

@@ -189,7 +189,8 @@ def speculation() -> Iterator[Diagnosis]:
         pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
     finding = (
         f"the embedded pair decodes plainly {1 / profile.step_seconds(1):,.0f} tokens/s, "
-        f"{100 * acceptance:.0f} % of its drafts are accepted; modelled for it: {' and '.join(found)}; yours differs"
+        f"{100 * acceptance:.0f} % of its draft model's tokens are accepted; modelled for this pair alone: "
+        f"{' and '.join(found)}; drafts from the text itself, and other models, are measured by a study"
     )
     yield Diagnosis("rows", f"on the embedded pair, {verdict(profile, limits)}")
     yield Diagnosis("speculation", finding, advice=f"acceptance that brings 1.1x: {', '.join(pays)}")

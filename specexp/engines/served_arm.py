@@ -101,6 +101,7 @@ class ServedArm(LearningArm):
     """An arm that decodes with an engine. ``scorer`` is the plain-decoding arm of our loop, which checks near ties."""
 
     shows_steps = False  # engines report counts, but no draft trees
+    scored_elsewhere = True
 
     def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: LearningArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)

@@ -151,8 +151,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"interval ({WITHIN}){at_once}. tokens/step: all tokens / all target passes. macro: mean of the prompts' "
         "tokens/step.",
     ]
-    if any(record.difference is not None and record.difference.near_tie for record in good):
-        notes.append(near_tie_sentence(good[0].dtype))
+    notes += filter(None, [near_tie_sentence(good)])
     notes += filter(None, [busy_machine_of(good, baselines[0]) if baselines else ""])
     notes += filter(None, [short_answers(good, reference.arm)])
     notes += unread_evaluations(good)

@@ -15,7 +15,7 @@ from typing_extensions import override
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.arm import LearningArm, decode_safely
-from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
+from specexp.bench.equality import InFloat32, compare, near_tie_sentence, token_equality
 from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
@@ -291,7 +291,6 @@ def table(
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
     state = f"state {states}{', learned also from the search prompts' if warm else ''}"
     names = [one.name for one in confirmed]
-    equality = Equality.sum(token_equality(records, arm, PLAIN) for arm in names)
     notes = [
         "predictions are for the search's prompts, because the confirmation's prompts were not recorded"
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
@@ -303,7 +302,7 @@ def table(
         "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",
         f"of plain decoding's answers, {endings(own, records)}",
         None if float32 is None else float32.sentence(names, PLAIN),
-        near_tie_sentence(own.dtype) if equality.near_ties else None,
+        near_tie_sentence(records),
         short_answers(records, PLAIN),
         None if failed is None else f"{failed}; the figures are of the others",
         *clock_notes([record for record in records if not record.error]),

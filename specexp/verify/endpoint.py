@@ -207,7 +207,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     about = "Compare a server's answers with speculation and without, at temperature 0."
     parser = endpoint_parser("verify", about, max_prompts=50)
     rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
-    parser.add_argument("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+    parser.add_argument("--tolerance", type=amount, default=0.25, metavar="GAP", help=rounding)
     among = "compare requests among N others with lone requests instead, with the server's own speculation"
     parser.add_argument("--concurrency", type=positive_integer, metavar="N", help=among)
 
@@ -370,7 +370,7 @@ def verify_engine(config: Config) -> EndpointReport:
     import torch
 
     from specexp.bench.arm import eos_of
-    from specexp.bench.equality import NEAR_TIE, first_difference
+    from specexp.bench.equality import first_difference, near_tie_of
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.config import apply_overrides, build_pair
     from specexp.core.runtime import Runtime
@@ -387,7 +387,6 @@ def verify_engine(config: Config) -> EndpointReport:
         exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
     generation = config.generation
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
-    tolerance = max(NEAR_TIE[config.pair.target_dtype], _ROUNDING)
     pool = EnginePool(pair)
     plain = engine.plain()
     decode = pair.tokenizer.decode
@@ -406,11 +405,12 @@ def verify_engine(config: Config) -> EndpointReport:
             return Compared(text, "wrong", len(decode(on[:end])), None, why, decode(off), decode(on), len(off))
         if place is None:
             return Compared(text, "equal", tokens=len(off))
-        repeats, gap = answer(plain, prompt) == off, None
+        repeats, gap, tolerance = answer(plain, prompt) == off, None, _ROUNDING
         if repeats and exact is not None and place < min(len(off), len(on)):
             with torch.inference_mode():
                 logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
             gap = float(logits[off[place]] - logits[on[place]])
+            tolerance = max(near_tie_of(config.pair.target_dtype, float(logits.max())), _ROUNDING)
         given = (text, len(decode(off[:place])), decode(off), decode(on), len(off), repeats, gap)
         return Compared.judge(*given, source="the target in float32", tolerance=tolerance)
 

@@ -1,6 +1,7 @@
 """Outputs may part at near ties of a low precision and nowhere else; they are compared once more in float32."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from specexp.bench.equality import (
     divergence,
     first_difference,
     in_float32,
+    near_tie_of,
     near_tie_sentence,
 )
 from specexp.bench.live import DecoderArm
@@ -25,7 +27,7 @@ from specexp.core.context import Context
 from specexp.drafters import TokenRecycling
 from specexp.models.pair import ModelPair
 from specexp.report.comparison import results_table
-from specexp.verifiers import KeyedSampling
+from specexp.verifiers import Greedy, KeyedSampling
 
 GENERATION = Generation(max_new_tokens=12, stop_at_eos=False)
 
@@ -122,6 +124,32 @@ def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
         assert found is None or found.near_tie
 
 
+@pytest.mark.parametrize("best", [0.3, 9.0, 16.0, 31.9, 32.0, -20.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_other_programs_a_near_tie_is_three_spacings_at_the_best_logit(dtype, best):
+    size = torch.tensor(abs(best), dtype=dtype)
+    spacing = float(torch.nextafter(size, size + 1) - size)
+    assert near_tie_of(str(dtype).removeprefix("torch."), best) == 3 * spacing
+    assert near_tie_of("float32", best) == 0
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "spacings", "near"), [(False, 1.0, True), (False, 1.1, False), (True, 3.0, True), (True, 3.1, False)]
+)
+def test_the_limit_is_wider_where_another_program_decodes(elsewhere, spacings, near, prompts):
+    class Scorer:
+        scored_elsewhere = elsewhere
+        parts = SimpleNamespace(verifier=Greedy())
+
+        def decode_observed(self, prompt, sample, observe):
+            logits = torch.tensor([[20.0, 20.0 - 0.125 * spacings, 0.0]])
+            observe(SimpleNamespace(logits=logits))
+
+    reference = dataclasses.replace(record("plain", 0), dtype="bfloat16")
+    found = compare(changed(reference, 0, 0), reference, Scorer(), prompts[0]).difference
+    assert found.near_tie == near
+
+
 PARTED = [
     *(record("plain", n) for n in range(3)),
     *(record("tree", n) for n in range(2)),
@@ -163,7 +191,9 @@ def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, pr
     table = results_table(PARTED, float32=found)
     row = table.records()[1]
     assert (row["equal in float32"], row["equal outputs"]) == ("3/3", "3/3 (2 equal, 1 near tie)")
-    assert near_tie_sentence("bfloat16") in table.notes
+    assert near_tie_sentence(PARTED) in table.notes
+    assert "rounding of bfloat16 (here at most 0.06 apart, in logits)" in near_tie_sentence(PARTED)
+    assert near_tie_sentence(PARTED[:5]) is None
     assert table.notes[-1] == found.sentence(["tree"])
     assert divergence(found.records) is None
 
