@@ -20,6 +20,7 @@ LAYERS = [
     {"report"},
     {"cluster"},
     {"engines", "replay"},
+    {"servers"},
     COMMANDS,
     {"commands"},
 ]

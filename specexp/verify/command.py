@@ -22,8 +22,8 @@ from specexp.config.next_step import (
     model_options,
     trust_options,
 )
+from specexp.servers.options import ENDPOINT, watches_server
 
-ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
        python -m specexp.verify --endpoint URL --concurrency N
@@ -44,8 +44,8 @@ e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.tem
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(one.partition("=")[0] == ENDPOINT for one in given):
-        from specexp.verify.endpoint import verify_endpoint
+    if watches_server(given):
+        from specexp.servers.verify import verify_endpoint
 
         if not given[0].startswith("-"):
             return fail(f"{ENDPOINT} takes no configuration file, got {given[0]}: leave it out")
@@ -59,7 +59,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
     if config.get("engine") is not None:
-        from specexp.verify.endpoint import engine_to_verify, verify_engine
+        from specexp.verify.engine import engine_to_verify, verify_engine
 
         if not dry_run:
             return verify_engine(config).exit_code

@@ -100,7 +100,8 @@ class Handler(BaseHTTPRequestHandler):
             self._event({"content": "", "tokens": [], "stop": True, "stop_type": end, "timings": counts})
             return
         if self.given.timings:
-            last["timings"] = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
+            drafts = {"draft_n": 6, "draft_n_accepted": 4} if body.get("speculative", True) else {}
+            last["timings"] = {"predicted_n": len(text), **drafts}
         if self.given.summary:  # vLLM leaves out steps without a draft
             counts = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 4}
             last["metrics"] = {"speculative_decoding": counts}

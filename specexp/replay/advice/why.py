@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from specexp.replay.advice.why_report import Effect, Explained
 
 USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
+       python -m specexp.why --endpoint URL [--plain URL] [--prompts FILE] [--help]
 
 Shows where one composition spends its time: acceptance by position, the cost of a target pass by its width, the draft's
 share, the time outside the passes and, if the profile has lanes, the cost under load. Ranks neighboring settings by
 their speed in a replay of the same prompts. With backend: replay, the file's recording and profile are used. Otherwise
 python -m specexp.profile and python -m specexp.record run first, into <output>/<name>/why.
+With --endpoint, requests to a server show what its drafts cost and gain.
 --dry-run checks the file and prints what is used; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexp.deploy.server.texts import Texts, TokenTexts
 from specexp.engines.openai_client import CHAT, complete
-from specexp.verify.endpoint import compare_endpoints
+from specexp.servers.verify import compare_endpoints
 
 from .conftest import serve
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specexp.base.messages import counted, first_line, option_message, shown
-from specexp.config.command import SHOWING, Options, collected_result, current_result, fail
+from specexp.base.messages import counted, shown
+from specexp.config.command import current_result
 from specexp.core.context import common_prefix
 from specexp.engines.engine import EngineError
-from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
+from specexp.engines.openai_client import CHAT, COMPLETIONS, Streamed, complete, model_of, prompt_fields
+from specexp.servers.counters import Drafts, draft_counters
+from specexp.servers.options import amount, endpoint_parser, positive_integer, prompts_of, run_endpoint_command
 
 if TYPE_CHECKING:
-    from specexp.config import Config
-    from specexp.data import Prompt
-    from specexp.engines.engine import ForeignEngine
-    from specexp.models.pair import ModelPair
+    pass
 
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 NO_PLAIN = (
@@ -34,8 +33,6 @@ _AROUND = 40
 """The number of characters shown on each side of a divergence."""
 _INCOMPLETE = "\ufffd".encode()
 """The end of a text whose last character is cut by the token limit."""
-_ROUNDING = 1e-3
-"""A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
 _SPECULATION, _NEIGHBORS = ("off", "on"), ("alone", "among others")
 
 Ask = Callable[[str], Streamed]
@@ -227,21 +224,17 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     return run_endpoint_command(parser, arguments, act)
 
 
-def run_endpoint_command(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], act: Callable[[argparse.Namespace], int]
-) -> int:
-    """Parse the options, call ``act`` and print its result or error. Return the exit code, 2 after an error."""
-    with collected_result(arguments) as result:
-        output = ""
-        try:
-            given = parser.parse_args([one for one in arguments if one not in SHOWING])
-            output = given.output
-            result.exit_code = act(given)
-        except (EngineError, ValueError, argparse.ArgumentError) as error:
-            result.exit_code = fail(option_message(first_line(error)))
-        except OSError as error:
-            result.exit_code = fail(f"--output: {output} cannot be written ({error.strerror or error})")
-    return result.exit_code
+def _check_off(ask: Callable[[], Streamed], url: str, given: argparse.Namespace) -> None:
+    """Raise an EngineError if a server drafts although the request switches its speculation off."""
+    read = Counter[str]()
+    before = draft_counters(url, given.seconds, read)
+    own = ask().speculation
+    drafts = Drafts.of(own, draft_counters(url, given.seconds, read) - before)
+    if drafts is not None and drafts.drafted:
+        raise EngineError(
+            f"--plain-body must switch the speculation of {url} off, but with {json.dumps(given.plain_body)} it drafted "
+            f"{counted(drafts.drafted, 'token')}: name a server without speculation with --plain"
+        )
 
 
 def _compare_servers(given: argparse.Namespace) -> EndpointReport:
@@ -266,6 +259,10 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
         pieces = iter(range(given.max_tokens // 2))
         return ask(url, body or {}, prompt, lambda: cancelled and next(pieces, None) is None)
 
+    if given.plain_body and plain_url == url:
+        _check_off(partial(ask, url, given.plain_body, texts[0]), url, given)
+    limit = counted(given.max_tokens, "token")
+    print(f"Each of {counted(len(texts), 'prompt')} is answered twice, with at most {limit}.", flush=True)
     speculative: Ask = partial(ask, url, {})
     plain = partial(ask, plain_url, given.plain_body)
     sides, reference = _SPECULATION, "plain decoding"
@@ -282,149 +279,3 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     if given.concurrency:
         settings = {"server": url, "others": given.concurrency, "model": model, **limits}
     return EndpointReport(compared, {**settings, "path": path, "tolerance": given.tolerance}, sides)
-
-
-def positive_integer(text: str) -> int:
-    """Parse a positive integer. ``option_message`` words an error by this function's name."""
-    if int(text) < 1:
-        raise ValueError(text)
-    return int(text)
-
-
-def amount(text: str) -> float:
-    """Parse an amount. ``option_message`` words an error by this function's name."""
-    if not 0 <= float(text) < inf:
-        raise ValueError(text)
-    return float(text)
-
-
-def server_url(text: str) -> str:
-    """Check the address of a server."""
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"must begin with http:// or https://, got {text!r}")
-    return text
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. ``option_message`` words an error by this function's name."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(text)
-    return found
-
-
-def endpoint_parser(command: str, description: str, max_prompts: int) -> argparse.ArgumentParser:
-    """Return a parser for commands that measure a server."""
-    parser = Options(
-        prog=f"python -m specexp.{command}",
-        description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        exit_on_error=False,
-        epilog=f"If {KEY} is set, requests send it as API key.",
-    )
-    add = parser.add_argument
-    body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
-    prompts = "file of your own prompts; by default functions of Python's library"
-    add("--endpoint", type=server_url, required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
-    without = "the same for a server of the same model without speculation"
-    add("--plain", type=server_url, metavar="URL", help=without)
-    add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
-    add("--chat", action="store_true", help="send prompts as chats, with the server's template")
-    add("--model", metavar="NAME", help="model name in requests; by default the server's only model")
-    add("--prompts", metavar="FILE", help=prompts)
-    add("--max-prompts", type=positive_integer, default=max_prompts, metavar="N", help="number of prompts")
-    add("--max-tokens", type=positive_integer, default=64, metavar="N", help="number of tokens per answer")
-    add("--seconds", type=amount, default=120, metavar="S", help="time limit per answer in seconds")
-    add("--output", default=f"runs/{command}", metavar="FOLDER", help="folder of the report")
-    return parser
-
-
-def prompts_of(given: argparse.Namespace) -> list[str]:
-    """Return the first turn of each prompt that the options select."""
-    from specexp.data import StdlibFunctions, Workload
-    from specexp.data.own_prompts import OwnPrompts
-
-    prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
-    return [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
-
-
-def engine_to_verify(config: Config) -> ForeignEngine:
-    """Return the configured engine. Raises ConfigError if it cannot be built or does not speculate."""
-    from specexp.config import build_engine
-
-    engine: ForeignEngine = build_engine(config)
-    if engine.deployed_settings() == engine.plain().deployed_settings():
-        raise config.checker.error(
-            ("engine",),
-            f": {type(engine).__name__} does not speculate with these settings, so there is nothing to verify: enable "
-            "its speculation",
-        )
-    return engine
-
-
-def verify_engine(config: Config) -> EndpointReport:
-    """Compare an engine's answers with and without speculation, and write ``<output>/verify/<name>/engine.md``.
-
-    Raises ConfigError if models or prompts cannot be used, or the engine does not start or answer.
-    """
-    import torch
-
-    from specexp.bench.arm import eos_of
-    from specexp.bench.equality import first_difference, near_tie_of
-    from specexp.bench.experiment import load_prompts, use_threads
-    from specexp.config import apply_overrides, build_pair
-    from specexp.core.runtime import Runtime
-    from specexp.engines.served_arm import EnginePool
-
-    engine = engine_to_verify(config)
-    use_threads(config)
-    pair = build_pair(config)
-    prompts = load_prompts(config, pair).prompts
-    exact: ModelPair | None = pair
-    if isinstance(pair.target, Runtime):  # llama.cpp's
-        exact = None  # its logits cannot be read
-    elif config.pair.target_dtype != "float32":
-        exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
-    generation = config.generation
-    eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
-    pool = EnginePool(pair)
-    plain = engine.plain()
-    decode = pair.tokenizer.decode
-
-    def answer(one: ForeignEngine, prompt: Prompt) -> list[int]:
-        running = pool.take(one, id(one))
-        return running.answer(one, prompt.token_ids, generation.max_new_tokens, eos).token_ids
-
-    def compared(prompt: Prompt) -> Compared:
-        on, off = answer(engine, prompt), answer(plain, prompt)
-        place = first_difference(on, off)
-        text = decode(list(prompt.token_ids))
-        end = next((number for number, token in enumerate(on, 1) if token in eos), len(on))
-        if end < len(on):
-            why = f"{counted(len(on) - end, 'token')} follow the token that ends the answer"
-            return Compared(text, "wrong", len(decode(on[:end])), None, why, decode(off), decode(on), len(off))
-        if place is None:
-            return Compared(text, "equal", tokens=len(off))
-        repeats, gap, tolerance = answer(plain, prompt) == off, None, _ROUNDING
-        if repeats and exact is not None and place < min(len(off), len(on)):
-            with torch.inference_mode():
-                logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
-            gap = float(logits[off[place]] - logits[on[place]])
-            tolerance = max(near_tie_of(config.pair.target_dtype, float(logits.max())), _ROUNDING)
-        given = (text, len(decode(off[:place])), decode(off), decode(on), len(off), repeats, gap)
-        return Compared.judge(*given, source="the target in float32", tolerance=tolerance)
-
-    try:
-        found = [compared(prompt) for prompt in prompts]
-    except EngineError as error:
-        raise config.checker.error(("engine",), f": {first_line(error)}") from error
-    finally:
-        pool.close()
-    settings = {
-        **{"engine": type(engine).__name__, "version": engine.version},
-        **{"on": engine.deployed_settings(), "off": plain.deployed_settings()},
-        **{"target": config.pair.target, "max_tokens": generation.max_new_tokens},
-    }
-    report = EndpointReport(found, settings)
-    report.write(Path(config.output, "verify", config.name, "engine.md"))
-    return report

@@ -12,8 +12,8 @@ from helpers import drafting_server, fake_server
 
 from specexp.engines.openai_client import Streamed
 from specexp.engines.server import StartedServer, free_port
+from specexp.servers.verify import EndpointReport, compare_endpoints
 from specexp.verify.command import main
-from specexp.verify.endpoint import EndpointReport, compare_endpoints
 
 OFF = '{"speculative": false}'
 
@@ -93,7 +93,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8"]
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("prompt ")
+    assert shown.startswith("Each of 50 prompts is answered twice, with at most 8 tokens.\nprompt ")
     assert "wrong, plain decoding prefers its own token by 8.99 in log-probability, according to the ser" in shown
     assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
@@ -115,6 +115,16 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
     arguments = ["--endpoint", url, "--plain-body", '{"speculative": 0}', "--max-prompts", "2", "--chat"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     assert '"path": "/v1/chat/completions"' in Path(tmp_path, "endpoint.md").read_text()
+
+
+@pytest.mark.parametrize("counters", ["request", "prometheus", "iterations", "timings"])
+def test_a_server_that_ignores_the_field_is_not_compared_with_itself(counters, serve, tmp_path, capsys) -> None:
+    fast = ("--step", "0", "--fixed", "0", "--token", "0")
+    url = serve(*fast, "--fixes-length", "--counters", counters, program=drafting_server)
+    arguments = ["--endpoint", url, "--plain-body", '{"speculative": 0}', "--max-prompts", "2"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 2
+    sentence = f"error: --plain-body must switch the speculation of {url} off, but with "
+    assert capsys.readouterr().err.startswith(f'{sentence}{{"speculative": 0}} it drafted ')
 
 
 @pytest.mark.parametrize(

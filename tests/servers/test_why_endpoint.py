@@ -216,7 +216,7 @@ def test_our_own_server_is_explained(tmp_path, capsys) -> None:
             "--endpoint",
             server.url,
             "--max-prompts",
-            "3",
+            "8",
             "--max-tokens",
             "48",
             "--output",
