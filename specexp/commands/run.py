@@ -27,6 +27,7 @@ from specexp.config import (
     ConfigError,
     apply_overrides,
     build_task_items,
+    check_rows,
     is_multi_sequence,
     is_replayed,
     missing_engine,
@@ -106,6 +107,8 @@ def _act(
     if kind is not None and kind not in FIGURES:
         raise config.checker.error(("figure",), f" must be one of {', '.join(FIGURES)}, got {kind!r}")
     check_here(config)
+    if not is_replayed(config):
+        check_rows(config)
     folder = _folder_of(config)
     check_run_folder(config, folder)
     missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]

@@ -90,6 +90,12 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
     return LoadedPrompts(build_workload(config), tokenizer)
 
 
+def check_rows(config: Config) -> None:
+    """Raise ConfigError if an experiment has no prompts. No models are loaded, which takes seconds."""
+    with prompt_errors(config):
+        build_workload(config).rows()
+
+
 @contextmanager
 def prompt_errors(config: Config) -> Iterator[None]:
     """Convert errors from a prompt set or workload to ConfigErrors that name the file and key at fault."""

@@ -438,6 +438,7 @@ def _notation(value: Any) -> str:
         return f"[{', '.join(map(_notation, value))}]"
     if not isinstance(value, Mapping) or "class_path" not in value:
         return str(value)
-    arguments = ", ".join(f"{name}={_notation(inner)}" for name, inner in (value.get("init_args") or {}).items())
+    given = ((name, inner) for name, inner in (value.get("init_args") or {}).items() if inner is not None)
+    arguments = ", ".join(f"{name}={_notation(inner)}" for name, inner in given)
     name = str(value["class_path"]).rpartition(".")[2]
     return f"{name}({arguments})" if arguments else name

@@ -232,8 +232,8 @@ def _check_off(ask: Callable[[], Streamed], url: str, given: argparse.Namespace)
     drafts = Drafts.of(own, draft_counters(url, given.seconds, read) - before)
     if drafts is not None and drafts.drafted:
         raise EngineError(
-            f"--plain-body must switch the speculation of {url} off, but with {json.dumps(given.plain_body)} it drafted "
-            f"{counted(drafts.drafted, 'token')}: name a server without speculation with --plain"
+            f"--plain-body must switch the speculation of {url} off, but with {json.dumps(given.plain_body)} it "
+            f"drafted {counted(drafts.drafted, 'token')}: name a server without speculation with --plain"
         )
 
 

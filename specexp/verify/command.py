@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import BEST, resolve
 from specexp.bench.experiment import check_experiment
-from specexp.config import Config
+from specexp.config import Config, check_rows
 from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.named_artifacts import local
 from specexp.config.next_step import (
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
+    check_rows(config)
     if config.get("engine") is not None:
         from specexp.verify.engine import engine_to_verify, verify_engine
 

@@ -60,9 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from specexp.artifacts import ArtifactError
     from specexp.models.sources import PairError
 
-    missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
-    if missing:
-        return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
     try:
         return answered(lambda: _run(options), "the server was not ready yet")
     except (ArtifactError, PairError) as error:
@@ -70,13 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from specexp.artifacts import ArtifactError
     from specexp.config.artifacts import load_artifact
-    from specexp.deploy.server.http_server import listen
     from specexp.models.sources import checked_sources
 
     _check(options)
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
+    if "drafter" not in artifact.recorded:
+        purpose = f"; {artifact.purpose}" if artifact.purpose else ""
+        raise ArtifactError(f"{artifact.folder}: kind {artifact.kind!r} records no drafter to serve{purpose}")
+    missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
+    if missing:
+        return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
+    from specexp.deploy.server.http_server import listen
+
     options.target = options.target or _target_of(artifact)
     with listen(options.host, options.port) as listener:
         checked_sources(options.target, options.draft, options.mode)

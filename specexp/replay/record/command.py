@@ -30,6 +30,7 @@ from specexp.config import (
     build_pair,
     build_parts,
     build_workload,
+    check_rows,
     prompt_errors,
 )
 from specexp.config.command import GOES_ON, check_here, current_result
@@ -80,6 +81,7 @@ def _act(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     check_here(config, "record.to")
+    check_rows(config)
     if cluster is not None and not dry_run:
         plan = plan_recording(config)
         check_sharded(plan)

@@ -151,6 +151,16 @@ def test_a_mistake_is_one_sentence(capsys, tmp_path, tiny, model_folder, parts, 
     assert words in sentence
 
 
+def test_settings_of_an_engine_are_not_served(capsys, tmp_path):
+    content = {"engine": "vllm", "version": "1", "settings": {"method": "ngram", "num_speculative_tokens": 4}}
+    folder = save_artifact(tmp_path / "measured", "engine-settings", {"settings.json": content}).folder
+    assert main([str(folder), "--target", "stdlib"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {folder}: kind 'engine-settings' records no drafter to serve; settings of an engine are exported to "
+        "that engine alone\n"
+    )
+
+
 def test_a_misspelt_option_is_one_sentence_with_the_right_one(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["smollm2:tree", "--saved-state", "folder"])
