@@ -248,10 +248,10 @@ class Bench:
         Raises StudyError if a prompt fails.
         """
         prompts = self.data().prompts[:FIRST]
-        self._measured_plain(prompts[0], lambda: self._plain.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS))
+        first = self._measured_plain(prompts[0], lambda: self._plain.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS))
         started = perf_counter()
         seconds = {prompt.prompt_id: self._plain_seconds(prompt) for prompt in prompts}
-        self.reference = PlainSeconds(seconds, (perf_counter() - started) / len(prompts))
+        self.reference = PlainSeconds(seconds, (perf_counter() - started) / len(prompts), first.start_seconds or 0.0)
 
     def measure_reference(self) -> None:
         """Measure plain decoding on the other prompts, and save the times for resuming.

@@ -30,6 +30,7 @@ class PlainSeconds:
     """Plain decoding's seconds per token by prompt id, scaled to the machine's current speed.
 
     ``per_prompt`` is the mean number of seconds per prompt, including the prefill; None if it was not measured.
+    ``start`` is the number of seconds in which an engine's server started; 0 without one.
 
     Example:
         >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
@@ -38,9 +39,12 @@ class PlainSeconds:
         0.0075
     """
 
-    def __init__(self, seconds_per_token: Mapping[str, float], per_prompt: float | None = None) -> None:
+    def __init__(
+        self, seconds_per_token: Mapping[str, float], per_prompt: float | None = None, start: float = 0.0
+    ) -> None:
         self.seconds_per_token = dict(seconds_per_token)
         self.per_prompt = per_prompt
+        self.start = start
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
@@ -58,14 +62,15 @@ class PlainSeconds:
 
     def save(self, path: Path, digest: str) -> None:
         """Save the seconds for a resumed study of the same workload."""
-        kept = {"digest": digest, "seconds_per_token": self.seconds_per_token, "per_prompt": self.per_prompt}
-        atomic_write(path, json.dumps(kept, indent=1))
+        names = ("seconds_per_token", "per_prompt", "start")
+        atomic_write(path, json.dumps({"digest": digest, **{one: getattr(self, one) for one in names}}, indent=1))
 
     @classmethod
     def load(cls, path: Path, digest: str) -> PlainSeconds:
         """Return the saved seconds; empty if none were saved for this workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            return cls(kept["seconds_per_token"], kept.get("per_prompt")) if kept["digest"] == digest else cls({})
-        except (OSError, ValueError, KeyError):
+            same = kept.pop("digest") == digest
+            return cls(**kept) if same else cls({})
+        except (OSError, ValueError, KeyError, TypeError):
             return cls({})

@@ -125,9 +125,13 @@ class StudyPlan:
         decoded = replace(self, confirmed=confirmed).confirmation / (1 - SEARCHING)
         return ceil((decoded * seconds + AFTER_SECONDS) / 60) + 1  # one for loading
 
-    def forecast(self, seconds: float, minutes: float | None) -> str:
-        """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""
-        whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
+    def forecast(self, seconds: float, minutes: float | None, start: float = 0.0) -> str:
+        """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences.
+
+        ``start`` is the number of seconds in which a candidate's server starts.
+        """
+        starts = (self.trials + self.candidates) * start
+        whole = ((self.search + self.confirmation) * seconds + starts + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'about '}{counted(self.trials, 'trial')}"
         confirmed = f", then at most {counted(self.candidates, 'candidate')} on {min(self.confirmed, COMMON)} others"
         given = "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, {TOO_FEW}"
@@ -135,6 +139,7 @@ class StudyPlan:
             f"This takes at most about {counted(max(round(whole), 1), 'minute')}{given}: {trials} on "
             f"{counted(self.prompts, 'prompt')}{confirmed if self.confirmed else ''}. Plain decoding takes "
             f"{seconds:.1f} s a prompt here, and drafting about as much or less."
+            + (f" A server starts in {start:.0f} s." if start else "")
         )
 
 
@@ -172,7 +177,7 @@ def fit_plan(
         ends = Deadlines(deadline(kept, minutes, time() + left - reserved), reserved if seconds else 0.0, last)
     bench.cut(plan.prompts, plan.counted)
     trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": ends.search})
-    return ends, plan.forecast(seconds, minutes) if seconds else ""
+    return ends, plan.forecast(seconds, minutes, bench.reference.start) if seconds else ""
 
 
 def _clamp(value: float, low: int, high: int) -> int:
