@@ -393,13 +393,18 @@ def replaced_results(config: Config, folder: Path) -> str | None:
         return None  # no earlier run has finished
     owner = "another command"
     if (folder / RECORDS).exists():
-        earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        shared = dict.fromkeys(_NOT_COMPARED)
-        key = _difference({**earlier, **shared}, {**config.to_dict(), **shared})
+        key = changed_key(config, folder)
         if not key:
             return None
         owner = f"an earlier run ({key} differs)"
     return f"This run replaces the results of {owner} in {folder}; --name NEW keeps both."
+
+
+def changed_key(config: Config, folder: Path, leave_out: Sequence[str] = _NOT_COMPARED) -> str:
+    """Return the first dotted key that differs from the configuration saved in a folder; empty if none does."""
+    earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    shared = dict.fromkeys(leave_out)
+    return _difference({**earlier, **shared}, {**config.to_dict(), **shared})
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
 from specexp.config.sweep import Sweep
-from specexp.report.publish import sole_writer
+from specexp.report.publish import changed_key, sole_writer
 from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
 from specexp.sweep.prepared import result_digest
 from specexp.sweep.sampler import build_sampler
@@ -69,7 +69,14 @@ class OneProcess:
         """Create the study, or load it to continue it; raises StudyError if it was made with other settings."""
         learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
         workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
-        return open_study(self.config.name, self.settings, self.storage, workload, self.config.clock)
+        return open_study(self.config.name, self.settings, self.storage, workload, self.config.clock, self._changed)
+
+    def _changed(self) -> str:
+        """Return, in brackets, the first setting that differs from those of the study's last start, if it is known."""
+        if not (self.config.folder / "config.yaml").is_file():
+            return ""
+        key = changed_key(self.config, self.config.folder, ("name", "output", "tracking", "trainer"))
+        return key and f" ({key}, {self.config.source_of(tuple(key.split('.')))})"
 
     def result(self, trials: optuna.Study) -> StudyResult | None:
         """Return the result of a study that has ended, or None if something is left to measure."""

@@ -46,11 +46,20 @@ PATIENCE = 50
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> optuna.Study:
+def open_study(
+    name: str,
+    settings: Sweep,
+    storage: BaseStorage,
+    workload: str,
+    device: str,
+    changed: Callable[[], str] = lambda: "",
+) -> optuna.Study:
     """Create a study, or load the one with this name to continue it.
 
-    ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
-    study, or already has one with this name that specexp did not make, or with another workload, space or device.
+    ``workload`` is the digest of the settings that all trials share, and ``changed`` names a changed one.
+
+    Raises StudyError if the storage cannot hold a study, or already has one with this name that specexp did not make,
+    or with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
@@ -77,10 +86,10 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
         )
     if kept != wanted:
         named = {"workload": "workload (models, prompts or shared settings)"}
-        changed = " and ".join(named.get(key, key) for key in wanted if kept.get(key) != wanted[key])
+        others = " and ".join(named.get(key, key) for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
-            f"the study {name!r} exists already with another {changed}: its trials cannot be compared with these; "
-            "give this study another name (--name NEW) or remove the old one"
+            f"the study {name!r} exists already with another {others}{changed()}: its trials cannot be compared with "
+            "these; give this study another name (--name NEW) or remove the old one"
         )
     return study
 

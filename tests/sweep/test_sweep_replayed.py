@@ -193,6 +193,9 @@ def test_trials_of_different_recordings_are_of_different_studies(here, capsys):
     (here / "again" / MANIFEST).write_text(json.dumps({**other, "provenance": {"made": "anew"}}))
     assert main([path, "--recording", "again"]) == 1
     assert "exists already with another workload" in " ".join(capsys.readouterr().err.split())
+    assert main([path, "--data.shuffle_seed", "5"]) == 1
+    named = "another workload (models, prompts or shared settings) (data.shuffle_seed, command line): its trials"
+    assert named in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_table_learned_on_a_recording_is_the_one_learned_live(here):
