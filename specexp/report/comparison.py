@@ -291,7 +291,7 @@ def category_table(
             cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(cells)
     word = "Speedup" if used == MEASURED else "Modelled speedup"
-    table.notes = [f"{word} over {baseline} with 95 % intervals (tokens per step)."]
+    table.notes = [f"{word} over {baseline} (tokens per step). Each 95 % interval holds by itself."]
     if OTHERS in groups:
         together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
         few = f"of fewer than {PROMPTS_PER_CATEGORY} prompts each"
