@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.fingerprint import Fingerprint, fingerprint
+from specexp.artifacts.artifact import Artifact as Artifact
+from specexp.artifacts.fingerprint import Fingerprint as Fingerprint, fingerprint as fingerprint
 from specexp.artifacts.store import (
-    all_kinds,
-    kind_for,
-    kind_named,
-    read_artifact,
-    set_alias,
-    value_of,
-    write_artifact,
+    all_kinds as all_kinds,
+    kind_for as kind_for,
+    kind_named as kind_named,
+    read_artifact as read_artifact,
+    set_alias as set_alias,
+    value_of as value_of,
+    write_artifact as write_artifact,
 )
-from specexp.artifacts.validation import ArtifactError
+from specexp.artifacts.validation import ArtifactError as ArtifactError
 
 if TYPE_CHECKING:
     StudyKind = str
@@ -28,19 +28,3 @@ if TYPE_CHECKING:
 else:  # kinds that a configuration may name
     StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.of_studies)]
     ControllerKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")]
-
-__all__ = [
-    "Artifact",
-    "ArtifactError",
-    "ControllerKind",
-    "Fingerprint",
-    "StudyKind",
-    "all_kinds",
-    "fingerprint",
-    "kind_for",
-    "kind_named",
-    "read_artifact",
-    "set_alias",
-    "value_of",
-    "write_artifact",
-]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -22,16 +22,16 @@ from specexp.bench.record import (
 )
 from specexp.config.schema import Generation as Generation
 from specexp.core.context import loop_of
+from specexp.core.parts import Parts, parts_in
 from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.core.contracts import Controller, Drafter, Verifier
+    from specexp.core.contracts import Drafter, Verifier
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
-    from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 
@@ -167,7 +167,7 @@ class LearningArm(Arm):
     @override
     def record(self, *decoded: Any, **given: Any) -> PromptRecord:
         made, random = self._decisions
-        found = [one.decisions for one in controllers_of(self.parts.controller)]
+        found = [one.decisions for one in parts_in(self.parts.controller)]
         self._decisions = sum(one for one, _ in found), sum(one for _, one in found)
         decisions = self._decisions[0] - made, self._decisions[1] - random
         return super().record(*decoded, **{"decisions": decisions, "epsilon": self.exploring, **given})
@@ -175,7 +175,7 @@ class LearningArm(Arm):
     @property
     def exploring(self) -> float:
         """The share of the controller's decisions that are random at present."""
-        return max(one.exploring for one in controllers_of(self.parts.controller))
+        return max(one.exploring for one in parts_in(self.parts.controller))
 
     def learn(self, prompts: Sequence[Prompt], decode: Callable[[Prompt], object] | None = None) -> None:
         """Decode prompts to learn from them, again until the controller hardly explores, or explores at its minimum.
@@ -217,13 +217,6 @@ class LearningArm(Arm):
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
-
-
-def controllers_of(controller: Controller) -> Iterator[Controller]:
-    """Yield a controller and those that it wraps."""
-    yield controller
-    for one in controller.inner:
-        yield from controllers_of(one)
 
 
 def state_of(drafter: Drafter | None) -> str:

@@ -43,11 +43,9 @@ class Observer(metaclass=Checked):
 
     def observe(self, arm: str, outcome: Outcome) -> None:
         """Observe one step. Copy any of the outcome's arrays before keeping them."""
-        return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
         """Observe one time line that covers all of an arm's runs for a prompt."""
-        return None
 
 
 def ended_inside(outcome: Outcome) -> bool:

@@ -6,7 +6,6 @@ of its analyses. A later run replaces these files when it starts; a sweep's fold
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import device_name
-from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
 from specexp.cluster.launch import ClusterOptions
@@ -38,6 +36,7 @@ from specexp.config.config import unwritable
 from specexp.config.layers import COMMAND_LINE, PARTS
 from specexp.report.comparison import failed_answers
 from specexp.report.publish import RECORDS, check_run_folder, replaced_results, sole_writer
+from specexp.sweep.study_config import digest_of
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
@@ -315,14 +314,14 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
     place = "" if is_replayed(config) else device_name(config.pair.device)
-    atomic_write(folder / WHOLE, f"{_digest(config)} {rendered} {place}")
+    atomic_write(folder / WHOLE, f"{digest_of(config.to_dict())} {rendered} {place}")
     return backend.pair if isinstance(backend, LiveBackend) else None
 
 
 def _is_decoded(config: Config, folder: Path) -> bool:
     """Return whether all prompts of a shard have been decoded with this configuration."""
     try:
-        return (folder / WHOLE).read_text(encoding="utf-8").split()[0] == _digest(config)
+        return (folder / WHOLE).read_text(encoding="utf-8").split()[0] == digest_of(config.to_dict())
     except FileNotFoundError:  # not started, or removed by the worker that merged the shards
         return False
 
@@ -351,7 +350,3 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
     (whole / RECORDS).unlink(missing_ok=True)  # write_records appends
     write_records(whole / RECORDS, found)
     return found
-
-
-def _digest(config: Config) -> str:
-    return sha256(json.dumps(config.to_dict(), sort_keys=True, default=str).encode())

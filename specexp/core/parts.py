@@ -6,7 +6,7 @@ The loop (:mod:`specexp.core.loop`) and all higher layers use parts only through
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
@@ -17,6 +17,17 @@ from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
+
+
+AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
+
+
+def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
+    """Yield a drafter, builder or controller, followed by all parts of the same kind nested in it."""
+    if part is not None:
+        yield part
+        for inner in part.inner:
+            yield from parts_in(inner)
 
 
 class _FourParts(NamedTuple):
@@ -64,8 +75,7 @@ class Parts(_FourParts):
     def reads_answers(self) -> bool:
         """True if the drafter or controller learns from the target's logits. A drafting worker then needs them too."""
         # a wrapper does not declare what its inner drafters learn from
-        drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
-        if any(drafter.learns_from != "nothing" for drafter in drafters):
+        if any(drafter.learns_from != "nothing" for drafter in parts_in(self.drafter)):
             return True
         return self.controller.learns and self.controller.reads_answers
 

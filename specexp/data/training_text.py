@@ -94,8 +94,7 @@ def documents_of(path: Path, module: str) -> Iterator[Document]:
     try:
         with tokenize.open(path) as file:
             source = file.read().expandtabs(8)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(source)
     except (SyntaxError, UnicodeDecodeError, ValueError, OSError, RecursionError):
         return

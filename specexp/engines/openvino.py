@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings
 
 import numpy as np
 from pydantic import Field
@@ -210,9 +210,8 @@ def write_openvino(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTo
         "position_ids": torch.tensor([[3, 4], [3, 4]]),
         "past": past,
     }
-    with torch.no_grad(), catch_warnings():
-        # the tracer warns that Python numbers become constants; these numbers are the same for all inputs
-        simplefilter("ignore")
+    # the tracer warns that Python numbers become constants; these numbers are the same for all inputs
+    with torch.no_grad(), catch_warnings(action="ignore"):
         made = openvino.convert_model(WithKeysAndValues(whole), example_input=example)
     kept = [f"{layer}.{what}" for layer in range(len(past)) for what in ("key", "value")]
     # the pipelines expect the input and output names of models that Optimum exports

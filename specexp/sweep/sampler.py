@@ -43,16 +43,14 @@ def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _NO_FILE)
     seed = seed + offset if isinstance(seed, int) else None
     seeded = {} if seed is None else {"seed": seed}
     spec = {**spec, "init_args": spec["init_args"] | seeded}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         sampler: BaseSampler = checker.build_part(spec, BaseSampler, ("sweep", "sampler"))
     return sampler if isinstance(sampler, ENUMERATING) else ExploringSampler(sampler, seed)
 
 
 def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
     """Build the pruner; raises ConfigError if its arguments are invalid."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         pruner: BasePruner = checker.build_part(settings.pruner or _PRUNER, BasePruner, ("sweep", "pruner"))
     return pruner
 
@@ -77,8 +75,7 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
             study.optimize(draw, n_trials=3)  # a sampler that has drawn all configurations ends this
     except Exception as error:  # samplers and pruners raise errors of any type

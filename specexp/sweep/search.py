@@ -147,8 +147,7 @@ class StudySearch:
             StudyError: No trial has finished, or all trials since the last new configuration have failed.
             OSError: The storage or a trial's file cannot be written. The trial is queued again.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             self._optimize()
         if self._full is not None:
             raise self._full

@@ -178,8 +178,7 @@ def open_storage(given: str | None, folder: Path, requeue: Callable[[optuna.Stud
             heartbeat_stale_trial_callback=requeue,
         )
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         try:
             return retry_creation(connect)
         except Exception as error:  # each database driver has its own exceptions

@@ -214,8 +214,7 @@ def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[Fr
     """Return the running trials, after requeuing those of dead processes and marking them as failed."""
 
     def look() -> list[FrozenTrial]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             optuna.storages.fail_stale_trials(study)
         put_back(study, dead)
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))

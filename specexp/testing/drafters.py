@@ -17,6 +17,7 @@ from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import parts_in
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.testing.fakes import hashed_model
@@ -118,7 +119,7 @@ class DrafterContract(LearnedStateContract):
         fed = drafter.propose(context, request).pass_tokens
         assert min(fed, default=1) > 0
         assert costs_pass or not fed
-        if not any(one.runs_model for one in _with_inner(drafter)):
+        if not any(one.runs_model for one in parts_in(drafter)):
             assert not costs_pass
             assert drafter.models == ()
 
@@ -127,7 +128,7 @@ class DrafterContract(LearnedStateContract):
         ``accepted`` ignores rejected nodes and the target's logits after them.
         """
         first, second = self.new(), self.new()
-        known = {one.learns_from for one in _with_inner(first)}
+        known = {one.learns_from for one in parts_in(first)}
         if not known <= {"nothing", "accepted"}:
             pytest.skip("it may learn from all answers")
         changed = self.observe_steps(second, other=3, after_accepted="accepted" not in known)
@@ -212,10 +213,6 @@ class DrafterContract(LearnedStateContract):
         request = self._request(context, [0, 1, 2, 4], drafter.max_candidates)
         tokens: list[list[int]] = drafter.propose(context, request).tokens.tolist()
         return tokens
-
-
-def _with_inner(drafter: Drafter) -> list[Drafter]:
-    return [drafter, *(one for inner in drafter.inner for one in _with_inner(inner))]
 
 
 class DrawingDrafterContract(DrafterContract):

@@ -36,12 +36,6 @@ MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
 _VALUES = 1024  # maximum number of values hashed per parameter
 _NEEDED = "record it with python -m specexp.record"
-_ORDER = (
-    "tokenizer",
-    "model",
-    "target",
-    "draft",
-)  # fingerprint sections, in the order in which they are compared
 _NUMBERS = ("index", "sample", "turn", "turns")
 _TEXTS = ("prompt_id", "category", "finish_reason")
 
@@ -252,9 +246,9 @@ def hash_of(prompt: Prompt) -> str:
 
 def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Describe the first difference between the recorded and the given models. Return None if there is none."""
-    for section in sorted(given, key=_ORDER.index):
+    for section, entries in given.items():
         known = recorded.get(section, {})
-        for key, value in given[section].items():
+        for key, value in entries.items():
             if key in known and known[key] != value:
                 role = "target" if section == "model" else section
                 return f"another {role} ({key} {_short(known[key])}, and the configured one has {_short(value)})"

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.core.contracts import Controller, Drafter, TreeBuilder
-from specexp.core.parts import Parts
+from specexp.core.contracts import Drafter
+from specexp.core.parts import Parts, parts_in
 from specexp.core.tree import NodeKind, TreeShape
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
     from specexp.replay.format.recording import RecordingManifest
-
-AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
@@ -44,14 +42,6 @@ class Fidelity:
     @override
     def __str__(self) -> str:
         return f"{self.grade.value} ({self.why})" if self.why else self.grade.value
-
-
-def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
-    """Yield a drafter, builder or controller, followed by all parts of the same kind nested in it."""
-    if part is not None:
-        yield part
-        for inner in part.inner:
-            yield from parts_in(inner)
 
 
 def learns(drafter: Drafter | None) -> bool:

@@ -161,42 +161,30 @@ replayed exactly; nodes of the output still raise. ``none`` returns no candidate
 class RecordedSource(DraftSource):
     """Draft source that reads candidates from the recorded ``turn`` and tracks the length that a cache would have."""
 
+    vocab_size: int = 0
+    context_limit: int = 0
+    length: int = 0
+
     def __init__(self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse") -> None:
-        self._vocab_size = vocab_size
-        self._context_limit = context_limit
+        self.vocab_size = vocab_size
+        self.context_limit = context_limit
         self.scoring = scoring
         self.missing = missing
         self.turn: RecordedTurn | None = None
-        self._length = 0
         self._nodes: list[int] = []  # trie nodes of the tokens fed in this step
         self._unknown_token = vocab_size  # next unused token id outside the vocabulary
 
-    @property
-    @override
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    @override
-    def context_limit(self) -> int:
-        return self._context_limit
-
-    @property
-    @override
-    def length(self) -> int:
-        return self._length
-
     @override
     def truncate(self, rows: int) -> None:
-        self._length = min(self._length, rows)
+        self.length = min(self.length, rows)
 
     @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        self._length = rows
+        self.length = rows
 
     @override
     def prefill(self, token_ids: Sequence[int]) -> None:
-        self._length += len(token_ids)
+        self.length += len(token_ids)
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
@@ -210,7 +198,7 @@ class RecordedSource(DraftSource):
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        self._length += len(rows)
+        self.length += len(rows)
 
     @override
     def candidates(self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]) -> Candidates:
@@ -220,7 +208,7 @@ class RecordedSource(DraftSource):
             )
         assert self.turn is not None
         draft, k = self.turn.trie.draft, request.k
-        most = min(k, self._vocab_size)
+        most = min(k, self.vocab_size)
         starts = draft.starts(answers, most)
         tokens, log_probs = draft.read(starts, most)
         if most < k:
@@ -234,7 +222,7 @@ class RecordedSource(DraftSource):
 
     @override
     def for_new_sequence(self) -> RecordedSource:
-        other = RecordedSource(self._vocab_size, self._context_limit, self.scoring, self.missing)
+        other = RecordedSource(self.vocab_size, self.context_limit, self.scoring, self.missing)
         other.turn = self.turn
         return other
 

@@ -23,11 +23,11 @@ from specexp.config import (
 from specexp.config.check import Checker, contracts_in
 from specexp.config.load import with_prompts_of
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
-from specexp.core.parts import check_composition
+from specexp.core.parts import check_composition, parts_in
 from specexp.core.tree import NodeKind
 from specexp.models.sources import sources_of
 from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import learns, parts_in, scoring_of
+from specexp.replay.play.fidelity import learns, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 _TOP_K = 8
