@@ -112,8 +112,10 @@ def _prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
         rows = counted(len(build_workload(config).prompts.first(None)), "prompt")
+        searched = config.get("data.offset")
         return ConfigError(
-            f"{stage}: no prompts are left of {rows}: set a lower data.max_prompts, or set {stage}.prompts"
+            f"{config.file}: {stage}: no prompts are left of {rows} after the {searched} of the search: set a lower "
+            f"data.max_prompts, or set {stage}.prompts"
         )
     if error.key:
         key = ("data", *error.key)

@@ -13,17 +13,20 @@ from contextlib import contextmanager
 from copy import copy
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.base.kernels import has_amx
+from specexp.base.messages import counted
 from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, filled, free_port
 from specexp.engines.settings import LlamaCppSettings
-from specexp.models.gguf import is_gguf
+from specexp.models.gguf import gguf_metadata, is_gguf
+from specexp.models.sources import PairError, check_source, sources_of
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
@@ -292,6 +295,7 @@ class LlamaCppServer(HttpEngine):
     Args:
         settings: the server's speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: the target's GGUF file, as written by llama.cpp's ``convert_hf_to_gguf.py``; if null, ``pair.target``.
+            ``smollm2.gguf`` names the file of ``smollm2``.
         program: name or path of the program; only the default is replaced by the wheel.
         concurrency: number of concurrent requests, including the measured one. With a list, every prompt is answered
             under each of these loads.
@@ -349,7 +353,20 @@ class LlamaCppServer(HttpEngine):
     @property
     @override
     def files(self) -> Sequence[str]:
-        return [file for file in (self.target, self.settings.spec_draft_model) if file is not None]
+        return [sources_of(file)[0] for file in (self.target, self.settings.spec_draft_model) if file is not None]
+
+    @override
+    def lacks(self) -> str:
+        if self.program != _PROGRAM and self.version == NOT_INSTALLED:
+            return f"is not installed here: program must be the name or path of {_PROGRAM}, got {self.program!r}"
+        if absent := super().lacks():
+            return absent
+        try:
+            for file in self.files:
+                check_source("model", file)
+        except PairError as error:
+            return f"cannot load a file, since {error}"
+        return ""
 
     @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
@@ -358,12 +375,14 @@ class LlamaCppServer(HttpEngine):
 
     @override
     def words(self, port: int, pair: ModelPair) -> list[str]:
-        target = self.target or pair.name
+        target = sources_of(self.target or pair.name)[0]
         if not is_gguf(target):
             raise EngineError(
                 f"LlamaCppServer: target must be a GGUF file, got {target!r}; convert the model with llama.cpp's "
                 "convert_hf_to_gguf.py"
             )
+        if Path(target).is_file():
+            self._check_tokens(target, pair)
         given = {
             "model": target,
             "host": "127.0.0.1",
@@ -393,6 +412,20 @@ class LlamaCppServer(HttpEngine):
             *(word for name, value in given.items() for word in (f"--{name}", f"{value}")),
             *no_tiles,
         ]
+
+    def _check_tokens(self, target: str, pair: ModelPair) -> None:
+        """Raise EngineError if the target's file is damaged, or of a model with another tokenizer than the pair's."""
+        try:
+            tokens = gguf_metadata(target)[0].get("tokenizer.ggml.tokens", ())
+        except ValueError as error:
+            raise EngineError(f"LlamaCppServer: target: {error}") from error
+        own = pair.tokenizer.get_vocab()
+        wrong = sum(own.get(token) != number for number, token in enumerate(tokens))
+        if 2 * wrong > len(tokens):
+            raise EngineError(
+                f"LlamaCppServer: target must be a file of pair.target's model, {pair.name}, but {target} has another "
+                f"tokenizer: {wrong} of its {counted(len(tokens), 'token')} differ"
+            )
 
     def _by_wheel(self) -> bool:
         return self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None

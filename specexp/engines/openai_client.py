@@ -122,6 +122,11 @@ def listed_models(url: str, seconds: float) -> list[dict[str, Any]]:
     return [one for one in listed or () if isinstance(one, dict) and "id" in one]
 
 
+def owner_of(url: str, seconds: float) -> str | None:
+    """Return the program that a server names as the owner of its first model, such as ``llamacpp``; None if none."""
+    return next((one.get("owned_by") for one in listed_models(url, seconds)), None)
+
+
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
     """Return the model name for requests: ``wanted`` or, if it is None, the name of the server's only model.
 

@@ -70,6 +70,9 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
     Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
+    if engine := config.get("engine"):
+        why = f": the passes of {engine['class_path']} cannot be measured: leave it out, or sweep its settings"
+        raise config.checker.error(("engine",), why)
     if is_multi_sequence(config):
         why = " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
         raise config.checker.error(("execution",), why)

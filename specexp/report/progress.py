@@ -61,8 +61,9 @@ class StageBar(Progress):
                 self.update(task.id, note=f"prompt {self._decoded}/{self._trial_prompts}")
 
     def trial(self, finished: int, line: str) -> None:
-        """Print a finished trial. If other workers share the study, ``finished`` may exceed the total."""
+        """Print a finished trial, unless its line is empty. With other workers ``finished`` may exceed the total."""
         self._decoded = 0
         for task in self.tasks[-1:]:
-            self.console.print(line, highlight=False, markup=False)
+            if line:
+                self.console.print(line, highlight=False, markup=False)
             self.update(task.id, completed=min(finished, task.total or 0), note="")

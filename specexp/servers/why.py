@@ -119,7 +119,7 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     named = (given.endpoint, given.plain or given.endpoint, *given.also)
     url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)
     model = client.model_of(url, given.model, given.seconds, "--model")
-    owner = next((one.get("owned_by") for one in client.listed_models(url, given.seconds)), None)
+    owner = client.owner_of(url, given.seconds)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
     answers = list[Answer]()
     texts = prompts_of(given)
@@ -248,6 +248,8 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
         logs = np.log([one.rate / plain[one.number] for one in sent])
         speed, low, high = np.exp([logs.mean(), *mean_interval(logs)])
         found.append(f"It decodes {speed:.2f}x {interval_text(low, high)} as fast as without drafts.")
+        if low <= 1 <= high:
+            return [*found, "More prompts are needed to see whether drafting pays."]
     return [*found, f"Likely cause: {cause_of(answers, costs, own)}."]
 
 

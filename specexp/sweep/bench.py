@@ -27,6 +27,7 @@ from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
+from specexp.engines.engine import EngineError
 from specexp.sweep.plain_seconds import PlainSeconds, seconds_per_token
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
@@ -273,7 +274,7 @@ class Bench:
         except Exception as error:
             raise StudyError(
                 f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
-                f"{type_and_line(error)}; leave the prompt out"
+                f"{type_and_line(error)}{'' if isinstance(error, EngineError) else '; leave the prompt out'}"
             ) from error
 
     @cached_property

@@ -177,7 +177,7 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
         if bench.tracks_trials:
             track_trial(study.tracker, trial, setting, objectives)
         bar.show(Text(best_line(trials, objectives[0])))
-        bar.trial(len(distinct_finished(trials)), trial_line(trials, trial, objectives))
+        bar.trial(len(distinct_finished(trials)), trial_line(trial, objectives))
 
     with StageBar(study.console) as bar:
         bench.tick = bar.prompt

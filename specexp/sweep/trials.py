@@ -184,14 +184,13 @@ def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
     return f"{math.exp(value):.2f}x plain{' modelled' if is_modelled(trial) else ''}"
 
 
-def trial_line(study: optuna.Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
-    """Return the console line for a trial that has ended."""
+def trial_line(trial: FrozenTrial, objectives: Sequence[str]) -> str:
+    """Return the console line for a trial that has ended; empty if it drew the configuration of an earlier one."""
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     what = name_of_trial(trial) + ("" if nodes is None else f", {counted(nodes, 'node')}")
     state = state_of(trial)
     if state == "duplicate":
-        original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
-        return f"{what}: same configuration as {name_of_trial(original)}"
+        return ""
     if state in ("failed", "infeasible"):
         return f"{what}: {state}, {reason_of(trial)}"
     values = zip(objectives, trial.values, strict=True)

@@ -342,6 +342,20 @@ class TestLlamaCppServer:
         assert engine.plain().deployed_settings() == {"spec_type": "none"}
         assert engine.plain().restart_key != engine.restart_key
 
+    def test_a_file_of_another_model_is_refused(self, pair, program, tmp_path, monkeypatch) -> None:
+        (tmp_path / "other.gguf").write_bytes(b"GGUF")
+        tokens = [f"token {number}" for number in range(9)]
+        monkeypatch.setattr(http_engines, "gguf_metadata", lambda source: ({"tokenizer.ggml.tokens": tokens}, ()))
+        engine = LlamaCppServer(target=str(tmp_path / "other.gguf"), program=str(program))
+        with pytest.raises(EngineError, match=r"target must be a file of pair.target's model, fake, .* 9 of its 9 tok"):
+            engine.start(pair)
+
+    def test_a_file_that_is_not_of_the_format_is_lacking(self, program, tmp_path) -> None:
+        (tmp_path / "text.gguf").write_text("hello")
+        file = str(tmp_path / "text.gguf")
+        lacks = LlamaCppServer(target=file, program=str(program)).lacks()
+        assert lacks == f"cannot load a file, since model {file!r} is not a GGUF file: it does not begin with GGUF"
+
     @pytest.mark.parametrize("amx", [True, False])
     def test_the_program_is_kept_from_repacking_on_processors_with_amx(self, amx, program, pair, monkeypatch):
         monkeypatch.setattr(http_engines, "has_amx", lambda: amx)

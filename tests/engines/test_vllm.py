@@ -78,7 +78,8 @@ def test_a_drafter_of_ours_needs_its_artifact(vllm_here) -> None:
         ),
         (
             {"class_path": "LlamaCppServer", "init_args": {"program": "no/llama-server"}},
-            "LlamaCppServer is not installed here",
+            "LlamaCppServer is not installed here: program must be the name or path of llama-server, got "
+            "'no/llama-server'",
         ),
     ],
 )

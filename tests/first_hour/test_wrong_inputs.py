@@ -186,7 +186,7 @@ STUDIES = [
     study("--artifact smollm2:tree --dry-run", "--artifact names one setting, so nothing is searched"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
-        "sweep.confirm.data: no prompts are left of 4 prompts: set a lower data.max_prompts",
+        "sweep.confirm.data: no prompts are left of 4 prompts after the 4 of the search: set a lower data.max_prompts",
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(

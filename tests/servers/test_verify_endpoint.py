@@ -117,6 +117,13 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
     assert '"path": "/v1/chat/completions"' in Path(tmp_path, "endpoint.md").read_text()
 
 
+def test_another_name_of_the_same_server_is_no_server_without_drafts(serve, tmp_path, capsys) -> None:
+    url = serve("--logprobs")
+    other = url.replace("127.0.0.1", "localhost")
+    assert main(["--endpoint", url, "--plain", other, "--output", str(tmp_path)]) == 2
+    assert "--plain must be another server of the same model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("counters", ["request", "prometheus", "iterations", "timings"])
 def test_a_server_that_ignores_the_field_is_not_compared_with_itself(counters, serve, tmp_path, capsys) -> None:
     fast = ("--step", "0", "--fixed", "0", "--token", "0")

@@ -45,24 +45,21 @@ class ExportedFile:
     command: str = ""
 
 
-def sampling_of(artifact: LoadedArtifact) -> str:
-    """Return a note on the sampling that the study decided and requests must set; empty if none is recorded."""
+def sampling_of(artifact: LoadedArtifact, greedy: Mapping[str, Any]) -> str:
+    """Return a note on the sampling that the study decided and requests must set; empty if none is recorded.
+
+    ``greedy`` holds the fields of a request for greedy decoding.
+    """
     config = artifact.provenance.get("config") or {}
     spec = artifact.recorded.get("verifier") or config.get("verifier") or {}
     name, given = spec.get("class_path", "").rpartition(".")[2], spec.get("init_args") or {}
     values = (
-        {"temperature": 0}
+        greedy
         if name == "Greedy"
         else {key: given[key] for key in ("temperature", "top_p", "top_k") if given.get(key) is not None}
     )
     shown = ", ".join(f"{key} {value}" for key, value in values.items())
     return f"not in the file: the study's verifier {name}, so requests must set {shown}" if shown else ""
-
-
-def noted(made: ExportedFile, artifact: LoadedArtifact, name: str) -> ExportedFile:
-    """Return an exported file with the note on the study's sampling, if there is one. ``name`` is the format's."""
-    note = sampling_of(artifact)
-    return replace(made, dropped=f"{made.dropped or name}; {note}") if note else made
 
 
 class ExportFormat:
@@ -75,6 +72,7 @@ class ExportFormat:
         options: names of the options that the format takes in addition to the source and ``--output``.
         folder: whether the format writes a folder instead of a file.
         updates: whether other keys of an existing file are kept.
+        greedy: fields that a request must have for greedy decoding.
         deployment: template of the command that deploys the file, with ``{file}`` for its path. Users replace
             ``MODEL``, ``DRAFT`` and ``FOLDER``. Empty if there is no such command.
     """
@@ -85,12 +83,18 @@ class ExportFormat:
     options: ClassVar[tuple[str, ...]] = ()
     folder: ClassVar[bool] = False
     updates: ClassVar[bool] = False
+    greedy: ClassVar[Mapping[str, Any]] = {"temperature": 0}
     deployment: ClassVar[str] = ""
 
     def make(self, request: ExportRequest) -> ExportedFile:
         """Export a request's artifact. Raises ArtifactError if that is not possible."""
         artifact = self.load(request)
-        return noted(self.export(artifact, **request.options), artifact, self.name)
+        return self.noted(self.export(artifact, **request.options), artifact)
+
+    def noted(self, made: ExportedFile, artifact: LoadedArtifact) -> ExportedFile:
+        """Return an exported file with the note on the study's sampling, if there is one."""
+        note = sampling_of(artifact, self.greedy)
+        return replace(made, dropped=f"{made.dropped or self.name}; {note}") if note else made
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
         """Load a request's artifact. Raises ArtifactError unless its kind is one of :attr:`kinds`."""

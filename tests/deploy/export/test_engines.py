@@ -287,7 +287,7 @@ def test_a_study_exports_its_fastest_setting_that_the_engine_runs(study) -> None
     folder = study(("recycles", RECYCLED), ("looks up 3", looks_up), ("looks up 5", slower))
     content, dropped = export(folder, "vllm")
     assert content["num_speculative_tokens"] == 3
-    assert dropped.startswith("looks up 3: 1.5x; ")
+    assert dropped.startswith("looks up 3: 1.5x, as measured in specexp's own loop, and not known in vllm; ")
 
 
 def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:

@@ -18,7 +18,7 @@ from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.parts import PARTS
 from specexp.artifacts.store import BEST_TREE
 from specexp.artifacts.validation import validated
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, noted
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
@@ -148,7 +148,8 @@ class ChainFormat(ExportFormat):
             except ArtifactError as error:
                 where = f"{file}: {best.label}"
                 raise ArtifactError(str(error).replace(str(artifact.folder), where)) from error
-        return replace(made, dropped="; ".join(filter(None, (best.sentence, made.dropped))))
+        measured = f"{best.sentence}, as measured in specexp's own loop, and not known in {self.name}"
+        return replace(made, dropped="; ".join(filter(None, (measured, made.dropped))))
 
     @override
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
@@ -314,7 +315,7 @@ class Vllm(ChainFormat):
         artifact = self.load(request)
         if "drafter" not in artifact.recorded or not drafts_from_tokens(artifact.drafter):
             return super().make(request)
-        return noted(self._proposed(artifact, **request.options), artifact, self.name)
+        return self.noted(self._proposed(artifact, **request.options), artifact)
 
     @override
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
@@ -364,6 +365,7 @@ class LlamaCpp(ChainFormat):
     """A llama.cpp preset, which is an INI file for ``--models-preset``. ``--draft`` must be a GGUF file."""
 
     name, settings, read_for = "llama-cpp", LlamaCppSettings, LlamaCppSettings.read_for
+    greedy: ClassVar[Mapping[str, Any]] = {"temperature": 0, "top_k": 1}  # at temperature 0 alone, a sort breaks ties
     deployment = "llama-server --models-dir FOLDER --models-preset {file}"
 
 
