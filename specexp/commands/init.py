@@ -168,6 +168,8 @@ def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[st
     ]
     if given.engine == "vllm" and foreign:
         decisions.append("others draft inside vllm with specexp's drafter: leave out --for, then export the artifact")
+    if given.engine is not None:
+        decisions.append(f"the study decodes in specexp: to tune {given.engine} itself, see docs/engines.md")
     return {
         "experiment.yaml": _experiment(folder.name, given, prompts, count),
         "methods.yaml": methods,

@@ -150,8 +150,10 @@ class _Endpoint(RunningEngine):
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
             raise EngineError(f"{self.url}: the answer is empty")
-        # without counts, each arrival counts as a step, and all but one of its tokens as accepted drafts
-        arrivals, speculation = len(found.times), found.speculation
+        # without counts, each arrival counts as a step, and all but one of its tokens as accepted drafts; an EOS token
+        # has no text, so its arrival has no time
+        arrivals = len(found.times) + (bool(found.token_ids) and tokens[-1] in eos)
+        speculation = found.speculation
         accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
         count, first = found.tokens or len(tokens), 1
         if not found.token_ids:  # token ids arrive one by one, but text in pieces of several tokens

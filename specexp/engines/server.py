@@ -25,7 +25,8 @@ _ERROR_BYTES = 65_536  # end of the output that is searched for an error
 # pydantic names the value in a second line; vLLM logs errors that only point to the first one, and harmless warnings
 _ERROR = re.compile(
     r"^(?!.*\bWARNING\b).*?(\b\w*(?:Error|Exception): "
-    r"(?!Engine core initialization failed|EngineCore encountered|cancelled)(?:\d+ validation errors? for .+\n)?.+"
+    r"(?!Engine core initialization failed|EngineCore encountered|WorkerProc init|cancelled)"
+    r"(?:\d+ validation errors? for .+\n)?.+"
     r"|\bWorker proc .+ died unexpectedly)",
     re.MULTILINE,
 )

@@ -98,6 +98,21 @@ class VllmSettings(Settings):
     use_heterogeneous_vocab: bool | None = None
     parallel_drafting: bool | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        longest = self.prompt_lookup_max
+        if longest is not None and (self.prompt_lookup_min or 1) > longest:
+            least = self.prompt_lookup_min
+            raise SettingsError(f"vllm: prompt_lookup_max must be at least prompt_lookup_min, {least}, got {longest}")
+        for way, prefix in (("ngram", "prompt_lookup_"), ("suffix", "suffix_decoding_")):
+            other = [name for name in self.given() if name.startswith(prefix) and not self.method.startswith(way)]
+            if other:
+                raise SettingsError(f"vllm: {other[0]} must be left out if method is {self.method!r}")
+        if self.model is None and self.method in ("draft_model", "eagle", "eagle3", "medusa", "custom_class"):
+            raise SettingsError(f"vllm: model must be set if method is {self.method!r}")
+        if self.model is not None and self.model.startswith(PROPOSER.rpartition(".")[0]) and self.model != PROPOSER:
+            raise SettingsError(f"vllm: model must be {PROPOSER!r} to draft with an artifact, got {self.model!r}")
+
 
 @dataclass(frozen=True)
 class SglangSettings(Settings):

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from specexp.base.messages import counted, shown
 from specexp.config.command import current_result
+from specexp.config.next_step import command_line
 from specexp.core.context import common_prefix
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import (
@@ -43,6 +44,7 @@ _AROUND = 40
 """The number of characters shown on each side of a divergence."""
 _INCOMPLETE = "\ufffd".encode()
 """The end of a text whose last character is cut by the token limit."""
+_AMONG = ("--concurrency", 4)
 _SPECULATION, _NEIGHBORS = ("off", "on"), ("alone", "among others")
 
 Ask = Callable[[str], Streamed]
@@ -225,7 +227,9 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
         report.write(file)
         result.answer, result.folder = report.counts(), given.output
         result.next = {
-            0: "run experiments/engines/compare.yaml to compare the speed of servers",
+            0: command_line("why", "--endpoint", given.endpoint, why="what its drafts cost and gain")
+            if given.concurrency
+            else command_line("verify", "--endpoint", given.endpoint, *_AMONG, why="do answers depend on others?"),
             1: f"attach {file} to an issue of the server",
             3: "use a server that returns logprobs, so that near ties can be distinguished from errors",
         }[report.exit_code]
@@ -235,16 +239,20 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
 
 
 def _check_off(ask: Callable[[], Streamed], url: str, given: argparse.Namespace) -> None:
-    """Raise an EngineError if a server drafts although the request switches its speculation off."""
+    """Raise an EngineError if a server drafts for a plain request."""
     read = Counter[str]()
     before = draft_counters(url, given.seconds, read)
     own = ask().speculation
     drafts = Drafts.of(own, draft_counters(url, given.seconds, read) - before)
-    if drafts is not None and drafts.drafted:
-        raise EngineError(
-            f"--plain-body must switch the speculation of {url} off, but with {json.dumps(given.plain_body)} it "
-            f"drafted {counted(drafts.drafted, 'token')}: name a server without speculation with --plain"
-        )
+    if drafts is None or not drafts.drafted:
+        return
+    drafted = f"drafted {counted(drafts.drafted, 'token')}"
+    if not given.plain_body:
+        raise EngineError(f"--plain must be a server without speculation, but {url} {drafted}")
+    raise EngineError(
+        f"--plain-body must switch the speculation of {url} off, but with {json.dumps(given.plain_body)} it {drafted}: "
+        "name a server without speculation with --plain"
+    )
 
 
 def _place(url: str) -> tuple[str, int | None]:
@@ -281,8 +289,8 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
         pieces = iter(range(given.max_tokens // 2))
         return ask(url, body or {}, prompt, lambda: cancelled and next(pieces, None) is None)
 
-    if given.plain_body and plain_url == url:
-        _check_off(partial(ask, url, given.plain_body, texts[0]), url, given)
+    if not given.concurrency:
+        _check_off(partial(ask, plain_url, given.plain_body, texts[0]), plain_url, given)
     limit = counted(given.max_tokens, "token")
     print(f"Each of {counted(len(texts), 'prompt')} is answered twice, with at most {limit}.", flush=True)
     speculative: Ask = partial(ask, url, {})

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LENGTHS = (1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
 """Kinds of requests that do not set a draft length: unchanged, with the chat template toggled, after other prompts."""
+PAYS = "none; drafting pays at these costs"
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
 _LONG_PROMPT = 4000  # characters
 
@@ -244,13 +245,14 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
     else:
         reached = f"reaches {own.accepted / own.steps:.2f}: {share}"
         found.append(f"It breaks even at {needed:.2f} accepted tokens per step and {reached}.")
+    cause = cause_of(answers, costs, own)
     if plain := {one.number: one.rate for one in answers if one.sent == 0}:
         logs = np.log([one.rate / plain[one.number] for one in sent])
         speed, low, high = np.exp([logs.mean(), *mean_interval(logs)])
         found.append(f"It decodes {speed:.2f}x {interval_text(low, high)} as fast as without drafts.")
-        if low <= 1 <= high:
-            return [*found, "More prompts are needed to see whether drafting pays."]
-    return [*found, f"Likely cause: {cause_of(answers, costs, own)}."]
+        if cause == PAYS and low <= 1 <= high:
+            cause = "more prompts are needed to see whether drafting pays"
+    return [*found, f"Likely cause: {cause}."]
 
 
 def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
@@ -281,7 +283,7 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
         )
     if now < 1:
         return "acceptance that is too low for these costs; use another drafter, or none for such prompts"
-    return "none; drafting pays at these costs"
+    return PAYS
 
 
 def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:

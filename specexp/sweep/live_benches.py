@@ -51,7 +51,8 @@ class EngineBench(Bench):
     @override
     def compose(self, name: str, config: Config) -> LearningArm:
         engine = build_engine(config)
-        if (why := engine.lacks()) and not engine.plain().lacks():  # what plain decoding lacks ends the whole study
+        # what plain decoding lacks ends the whole study
+        if (why := engine.lacks()) and not build_engine(self.config).plain().lacks():
             raise ValueError(f"{type(engine).__name__} {why}")
         return self.arm(name, self.plain_parts, engine=engine)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.artifacts.validation import ArtifactError, validated
-from specexp.engines.settings import LlamaCppSettings, SglangSettings, TrtllmSettings, VllmSettings
+from specexp.engines.settings import LlamaCppSettings, SettingsError, SglangSettings, TrtllmSettings, VllmSettings
 
 pytestmark = pytest.mark.unit
 
@@ -43,3 +43,18 @@ def test_llama_cpp_loads_a_preset() -> None:
     preset.read_string("[top]\n" + LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=3).deployed())
     assert preset["top"]["version"] == "1"
     assert dict(preset["*"]) == {"spec-type": "ngram-simple", "spec-ngram-simple-size-n": "3"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 4}, "prompt_lookup_max must be at least"),
+        ({"method": "suffix", "prompt_lookup_max": 4}, "prompt_lookup_max must be left out if method is 'suffix'"),
+        ({"method": "ngram", "suffix_decoding_max_spec_factor": 1.0}, "suffix_decoding_max_spec_factor must be left"),
+        ({"method": "draft_model"}, "model must be set if method is 'draft_model'"),
+        ({"method": "custom_class", "model": "specexp.deploy.vllm.Propser"}, "got 'specexp.deploy.vllm.Propser'"),
+    ],
+)
+def test_settings_that_vllm_would_refuse_are_refused_before_it_starts(given, sentence) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        VllmSettings(num_speculative_tokens=4, **given)

@@ -156,7 +156,7 @@ class TestReal:
         ("settings", "why"),
         [
             (VllmSettings("custom_class", 4, PROPOSER, "no/artifact"), "no/artifact"),
-            (VllmSettings("ngram", 4, prompt_lookup_min=5, prompt_lookup_max=2), "prompt_lookup_min=5"),
+            (VllmSettings("mtp", 2), "MTP"),
         ],
     )
     def test_the_error_of_a_server_that_cannot_start_is_its_own(self, settings, why, pair) -> None:

@@ -117,6 +117,13 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
     assert '"path": "/v1/chat/completions"' in Path(tmp_path, "endpoint.md").read_text()
 
 
+def test_a_plain_server_that_drafts_is_refused(serve, tmp_path, capsys) -> None:
+    fast = ("--step", "0", "--fixed", "0", "--token", "0")
+    url, plain = serve("--logprobs"), serve(*fast, "--counters", "request", program=drafting_server)
+    assert main(["--endpoint", url, "--plain", plain, "--output", str(tmp_path)]) == 2
+    assert f"--plain must be a server without speculation, but {plain} drafted " in capsys.readouterr().err
+
+
 def test_another_name_of_the_same_server_is_no_server_without_drafts(serve, tmp_path, capsys) -> None:
     url = serve("--logprobs")
     other = url.replace("127.0.0.1", "localhost")

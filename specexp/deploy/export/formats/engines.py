@@ -115,7 +115,9 @@ def _artifact_of(file: Path) -> Path:
 def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
     """Raise an ArtifactError if a draft model is named for an artifact that drafts without one."""
     if draft is not None:
-        raise ArtifactError(f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model")
+        raise ArtifactError(
+            f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model or names its own"
+        )
 
 
 class ChainFormat(ExportFormat):
@@ -154,6 +156,7 @@ class ChainFormat(ExportFormat):
     @override
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         if artifact.kind == "engine-settings":
+            check_no_draft(artifact, options.get("draft"))
             return ExportedFile(self._measured(artifact).deployed())
         chain = chain_of(artifact, self.name)
         made, lost = self.expressed(artifact, chain, options.get("draft"))
