@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.validation import ArtifactError, validated
 from specexp.base.checked import IntegerKey
+from specexp.base.messages import restated
 from specexp.core.tree import RankPath, TreeShape
 
 MOST_NODES = 4096
@@ -86,18 +87,14 @@ def rank_paths(content: Any, where: str) -> list[list[int]]:
     paths = validated(_RankPaths, content, where)
     if len(paths) > MOST_NODES:
         raise ArtifactError(f"{where} lists {len(paths)} nodes; at most {MOST_NODES} are allowed")
-    try:
+    with restated(ValueError, lambda error: ArtifactError(f"{where}: {error}")):
         shape = TreeShape.from_rank_paths(paths)
-    except ValueError as error:
-        raise ArtifactError(f"{where}: {error}") from error
     return [list(path) for path in shape.rank_paths[1:]]
 
 
 def _json_of(path: Path) -> Any:
-    try:
+    with restated(OSError, lambda error: ArtifactError(f"{path} cannot be read ({error.strerror or error})")):
         return read_json(path.read_bytes(), str(path))  # unlike a payload, a user's own file may be a link
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
 def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]]:

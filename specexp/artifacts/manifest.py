@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specexp.artifacts.validation import ArtifactError, validated
 from specexp.base.checked import distinct
+from specexp.base.messages import restated
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
@@ -144,10 +145,8 @@ def read_json(data: bytes, where: str) -> Any:
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
     check_depth(data, where)  # before parsing, which recurses
-    try:
+    with restated(ValueError, lambda error: ArtifactError(f"{where} is not JSON ({error})")):
         return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
-    except ValueError as error:
-        raise ArtifactError(f"{where} is not JSON ({error})") from error
 
 
 def check_depth(data: bytes, where: str) -> None:

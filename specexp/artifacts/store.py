@@ -38,7 +38,7 @@ from specexp.artifacts.manifest import (
 )
 from specexp.artifacts.parts import init_args_of
 from specexp.artifacts.validation import ArtifactError
-from specexp.base.messages import did_you_mean, type_and_line
+from specexp.base.messages import did_you_mean, restated, type_and_line
 
 BEST = "best"
 BEST_TREE = "best-tree"
@@ -118,10 +118,8 @@ def read_artifact(folder: str | Path) -> Artifact:
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
     chosen = kind_named(manifest.kind, f"{folder}: {MANIFEST}: ")
     _check_payload_names(chosen, manifest, folder)
-    try:
+    with restated(OSError, lambda error: ArtifactError(f"{folder} cannot be read ({error.strerror or error})")):
         undeclared = sorted({*os.listdir(folder)} - {MANIFEST, *manifest.payloads})  # noqa: PTH208
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
     if undeclared:
         allowed = ", ".join(manifest.payloads)
         raise ArtifactError(f"{folder}: {undeclared[0]} is not declared in {MANIFEST}; allowed are {allowed}")
@@ -278,10 +276,8 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
     if version not in versions(folder):
         raise ArtifactError(f"{folder}: there is no version {version!r} for the alias {alias!r}")
     file = folder / f"{alias}.json"
-    try:
+    with restated(OSError, lambda error: ArtifactError(f"{file} cannot be written ({error.strerror or error})")):
         atomic_write(file, canonical_json({"version": version}) + b"\n")
-    except OSError as error:
-        raise ArtifactError(f"{file} cannot be written ({error.strerror or error})") from error
 
 
 def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 _LISTED = 64  # maximum number of names in a sentence
 _SHOWN = 60  # maximum number of characters of a value in a message
@@ -162,3 +163,12 @@ def type_and_line(error: BaseException) -> str:
     """Return the type of an unexpected error and its first line."""
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"
+
+
+@contextmanager
+def restated(kind: type[Exception] | tuple[type[Exception], ...], state: Callable[[Any], Exception]) -> Iterator[None]:
+    """Raise an error of ``kind`` in the block again, as the error that ``state`` makes of it."""
+    try:
+        yield
+    except kind as error:
+        raise state(error) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import kind_for
-from specexp.base.messages import first_line
+from specexp.base.messages import first_line, restated
 from specexp.bench.arm import Arm, LearningArm
 from specexp.config import ConfigError, build_data, build_parts
 from specexp.config.artifacts import save_artifact
@@ -111,10 +111,8 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
             "or PhraseCache, or a controller that learns from prompts"
         )
     data = build_data(preload, backend.tokenizer)
-    try:
+    with restated(PromptSetError, lambda error: ConfigError(f"{spec.where}.preload: {error}")):
         prompts = data.prompts
-    except PromptSetError as error:
-        raise ConfigError(f"{spec.where}.preload: {error}") from error
     teacher = backend.arm(replace(spec, execution=None, latency=None))
     assert isinstance(teacher, LearningArm)
     teacher.learn(prompts)

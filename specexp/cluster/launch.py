@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from specexp.base import supervisor
-from specexp.base.messages import counted, first_line, option_message
+from specexp.base.messages import counted, first_line, option_message, restated
 from specexp.base.start import SIGNALS
 from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
@@ -57,10 +57,8 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
     parser.add_argument("--gpus-per-worker", type=int)
     for name in {one.partition("=")[0] for one in arguments if one.startswith("--slurm-")}:
         parser.add_argument(name)
-    try:
+    with restated(ArgumentError, lambda error: ConfigError(f"{COMMAND_LINE}: {option_message(str(error))}")):
         found, rest = parser.parse_known_args(list(arguments))
-    except ArgumentError as error:
-        raise ConfigError(f"{COMMAND_LINE}: {option_message(str(error))}") from error
     given = {name: value for name, value in vars(found).items() if value is not None and name != "on"}
     slurm = {
         name: int(value) if value.isdigit() else value for name, value in given.items() if name.startswith("slurm_")

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from specexp.base.messages import counted
+from specexp.base.messages import counted, restated
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -69,10 +69,8 @@ def _check_model(role: str, source: str) -> None:
     from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 
     source = sources_of(source)[0]  # the name of an embedded model is a folder's
-    try:
+    with restated(PairError, lambda error: ConfigError(f"--{role}: {error}")):
         check_source(role, source)
-    except PairError as error:
-        raise ConfigError(f"--{role}: {error}") from error
     try:
         check_reachable(role, source)
     except PairError as error:  # the study may run elsewhere
@@ -88,10 +86,8 @@ def _check_folders(target: str, draft: str | None) -> None:
     if (draft is None and target in _SHIPPED) or not all(Path(source).exists() for source in sources):
         return
 
-    try:
+    with restated(PairError, lambda error: ConfigError(f"--{error.argument}: {error}")):
         load_pair(target, draft, weights=False)
-    except PairError as error:
-        raise ConfigError(f"--{error.argument}: {error}") from error
 
 
 def shipped(file: str) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import device_name
+from specexp.base.messages import restated
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
 from specexp.cluster.launch import ClusterOptions
@@ -179,10 +180,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     folder = _folder_of(config)
     warn_of_load(config)
     with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
-        try:
+        with restated(OSError, lambda error: unwritable(config, folder, error)):
             held.enter_context(sole_writer(folder))
-        except OSError as error:
-            raise unwritable(config, folder, error) from error
         if sentence := replaced_results(config, folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)

@@ -18,7 +18,7 @@ from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifac
 from specexp.artifacts.parts import PARTS, STATE, Spec
 from specexp.artifacts.trust import NO_PACKAGES, Trust, is_inside, trust_in
 from specexp.base.checked import PartOf, Reference, refusal
-from specexp.base.messages import first_line, type_and_line
+from specexp.base.messages import first_line, restated, type_and_line
 from specexp.config.check import FOLDERS, Checker
 from specexp.config.layers import ConfigError
 from specexp.config.named_artifacts import local
@@ -115,10 +115,8 @@ class LoadedArtifact:
             parts = Parts(verifier=self.verifier)
         else:
             parts = Parts(self.drafter, self.builder, self.verifier, self.controller)
-        try:
+        with restated(ValueError, lambda error: ArtifactError(f"{self.content.where(PARTS)}: {first_line(error)}")):
             check_composition(*parts)
-        except ValueError as error:
-            raise ArtifactError(f"{self.content.where(PARTS)}: {first_line(error)}") from error
         return parts
 
     def __iter__(self) -> Iterator[Any]:
@@ -141,10 +139,8 @@ class LoadedArtifact:
         parts = self.parts
         if parts.drafter is not None:
             parts.drafter.use_draft_model(None if draft is None else self.draft_runtime(draft))
-        try:
+        with restated(ValueError, lambda error: ArtifactError(f"{self.folder}: {first_line(error)}")):
             return Decoder(self.runtime(target), *parts)
-        except ValueError as error:
-            raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
         """Return a runtime for the target in the study's mode, with an empty cache of its own.

@@ -9,7 +9,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.config.config import Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
 from specexp.core.parts import Parts, check_composition
@@ -187,10 +187,8 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
         raise config.checker.error((section,), f": {first_line(error)}") from error
     parts, profile = Parts(drafter, builder, verifier, controller), latency_of(config)
     if controller is not None:
-        try:
+        with restated(ValueError, lambda error: config.checker.error(("controller",), f": {first_line(error)}")):
             controller.use_latency(None if profile is None else profile.of(parts.label))
-        except ValueError as error:
-            raise config.checker.error(("controller",), f": {first_line(error)}") from error
     _check_execution(config, parts, profile)
     if drafter is not None:
         try:
@@ -204,13 +202,11 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
     execution = build_execution(config)
     if execution is None:
         return
-    try:
+    with restated(ValueError, lambda error: config.checker.error(("execution",), f": {first_line(error)}")):
         execution.check(parts)
         if profile is not None and profile.modelled:
             why = f"the seconds of several sequences cannot be modelled by latency {profile.name!r}"
             raise ValueError(f"{why}: leave execution or latency out")
-    except ValueError as error:
-        raise config.checker.error(("execution",), f": {first_line(error)}") from error
 
 
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:

@@ -34,7 +34,7 @@ from specexp.base.checked import (
     violation,
     written_in,
 )
-from specexp.base.messages import did_you_mean, first_line, with_article
+from specexp.base.messages import did_you_mean, first_line, restated, with_article
 from specexp.config.layers import ConfigError, Key, SourceOf
 
 # packages of the families that keep their parts outside the package of their contract
@@ -168,10 +168,8 @@ class Checker:
         from specexp.artifacts import ArtifactError, value_of
         from specexp.config.named_artifacts import local
 
-        try:
+        with restated(ArtifactError, lambda error: refusal((), f": {first_line(error)}")):
             return value_of(reference.kind, local(given))
-        except ArtifactError as error:
-            raise refusal((), f": {first_line(error)}") from error
 
     def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
         """Call ``read``, and convert its ValidationError to a ConfigError that names the file and key."""

@@ -20,7 +20,7 @@ from typing_extensions import override
 from specexp.base.checked import keys_below
 from specexp.base.cores import usable_cores
 from specexp.base.kernels import CannotRunError
-from specexp.base.messages import did_you_mean, option_message
+from specexp.base.messages import did_you_mean, option_message, restated
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
@@ -270,12 +270,10 @@ def check_here(config: Config, *written: str) -> None:
     if config.tracking.mode != "disabled":
         check_tracking(config)
     if not is_replayed(config):
-        try:
+        with restated(PairError, lambda error: config.checker.error(("pair", error.argument), f": {error}")):
             checked_sources(*(config.get(f"pair.{key}") for key in ("target", "draft", "mode")))
             if (device := config.pair.device) != "cpu":
                 check_device(device)  # before transformers is imported, which takes seconds
-        except PairError as error:
-            raise config.checker.error(("pair", error.argument), f": {error}") from error
     at = ("data", "prompts", "init_args")
     for key, value in _file_names(config.get(".".join(at), None), at):
         path = Path(value).expanduser()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.base.checked import arguments_of, import_object
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, restated
 from specexp.config.build import (
     build_engine,
     build_latency,
@@ -297,10 +297,8 @@ def with_artifact(config: Config) -> Config:
 
     where = f"{config.source_of(('artifact',))}: artifact: "
     trust = config.get("trust")
-    try:
+    with restated(ArtifactError, lambda error: ConfigError(f"{where}{error}")):
         artifact = load_artifact(path, [trust] if isinstance(trust, str) else trust)
-    except ArtifactError as error:
-        raise ConfigError(f"{where}{error}") from error
     if artifact.plain:
         raise ConfigError(f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead")
     specs = artifact.specs()

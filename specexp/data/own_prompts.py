@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, restated
 from specexp.data.chat import Message, read_messages
 from specexp.data.prompt_set import (
     PromptRow,
@@ -276,7 +276,5 @@ def _messages(row: Row, key: str, given: list[dict[str, Any]]) -> list[Message]:
         {names.get(name, name): value for name, value in one.items() if value is not None}
         for one in given
     ]
-    try:
+    with restated(ValueError, lambda error: row.refusal(f", {key}.{error}")):
         return read_messages(renamed)
-    except ValueError as error:
-        raise row.refusal(f", {key}.{error}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.base.messages import restated
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.tasks.task import Item, Task
 
@@ -45,14 +46,12 @@ class TaskItems(PromptSet):
     @cached_property
     def problems(self) -> dict[str, Problem]:
         """All items with their tasks, keyed by prompt id. Raises PromptSetError if a file cannot be read."""
-        try:
+        with restated(PromptSetError, lambda error: PromptSetError(str(error), ("prompts", "init_args", "tasks"))):
             return {
                 f"{task.name}/{item.item_id}": Problem(task, item)
                 for task in self.tasks
                 for item in task.load()[: self.items]
             }
-        except PromptSetError as error:
-            raise PromptSetError(str(error), ("prompts", "init_args", "tasks")) from error
 
     @override
     def load(self) -> Dataset:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.base.checked import Checked
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.data.chat import Message, check_template_arguments, rendered, template_name, template_text
 from specexp.data.prompt_set import PromptSet, PromptSetError, UnusableRow, unusable_rows
 
@@ -438,10 +438,8 @@ class Workload(metaclass=Checked):
     def _check_template_arguments(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not self.chat_template_kwargs:
             return
-        try:
+        with restated(ValueError, lambda error: PromptSetError(str(error), ("chat_template_kwargs",))):
             check_template_arguments(tokenizer, self.chat_template_kwargs)
-        except ValueError as error:
-            raise PromptSetError(str(error), ("chat_template_kwargs",)) from error
 
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.

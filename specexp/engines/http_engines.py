@@ -20,7 +20,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.base.kernels import has_amx
-from specexp.base.messages import counted
+from specexp.base.messages import counted, restated
 from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, filled, free_port
@@ -417,10 +417,8 @@ class LlamaCppServer(HttpEngine):
 
     def _check_tokens(self, target: str, pair: ModelPair) -> None:
         """Raise EngineError if the target's file is damaged, or of a model with another tokenizer than the pair's."""
-        try:
+        with restated(ValueError, lambda error: EngineError(f"LlamaCppServer: target: {error}")):
             tokens = gguf_metadata(target)[0].get("tokenizer.ggml.tokens", ())
-        except ValueError as error:
-            raise EngineError(f"LlamaCppServer: target: {error}") from error
         own = pair.tokenizer.get_vocab()
         wrong = sum(own.get(token) != number for number, token in enumerate(tokens))
         if 2 * wrong > len(tokens):

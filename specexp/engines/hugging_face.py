@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
+from specexp.base.messages import restated
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
 from specexp.engines.settings import HuggingFaceSettings
 
@@ -96,12 +97,10 @@ class _Generate(RunningEngine):
         pair, loop = self.pair, _LOOPS[engine.drafts]
         generation = Generation(max_new_tokens=max_new_tokens, stop_at_eos=bool(eos), stop_at_repetition=False)
         settings = engine.settings.given("num_assistant_tokens_schedule")
-        try:
+        with restated(ValueError, lambda error: EngineError(str(error))):
             arm = HuggingFaceArm(
                 "generate", loop, pair.target, pair.tokenizer, generation, draft=pair.draft, **settings
             )
-        except ValueError as error:
-            raise EngineError(str(error)) from error
         run = arm.generate(list(token_ids), "", None)
         return EngineAnswer(
             run.token_ids,

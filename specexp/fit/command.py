@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field
 
 from specexp.base.checked import PartOf, arguments_of
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
 from specexp.config.command import (
@@ -97,10 +97,8 @@ def fit(
         # One process trains, so a shell's SLURM variables concern other processes.
         arguments.setdefault("plugins", [LightningEnvironment()])
     checkpoints = checkpoints_in(work, checkpoint_every)
-    try:
+    with restated((TypeError, ValueError), lambda error: ConfigError(f"trainer: {first_line(error)}")):
         runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"trainer: {first_line(error)}") from error
     run(runner, model, work, datamodule=data)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
@@ -116,10 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
         shows = "--print-config" in given
-        try:
+        with restated(ValueError, lambda error: ConfigError(str(error))):
             wanted_mode()
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         values = read_fit(given[0], overrides, build=not shows)
     except ConfigError as error:
         return fail(error)

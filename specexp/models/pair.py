@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.cores import usable_cores
-from specexp.base.messages import counted, did_you_mean, first_line, type_and_line
+from specexp.base.messages import counted, did_you_mean, first_line, restated, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
@@ -163,10 +163,8 @@ def check_device(device: str) -> None:
             raise no_cuda  # before torch is imported, which takes seconds
         import torch
 
-        try:
+        with restated(RuntimeError, lambda error: ValueError("name cpu, cuda, cuda:N, mps or xpu")):
             torch.device(device)
-        except RuntimeError as error:  # its message lists all types, most of them for other hardware
-            raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise no_cuda
         try:

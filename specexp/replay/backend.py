@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
-from specexp.base.messages import first_line
+from specexp.base.messages import first_line, restated
 from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, StepTimes, in_loops, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
@@ -198,7 +198,7 @@ def open_recording(config: Config) -> Recording:
 
     Raises ConfigError if it is missing, incomplete or damaged, or was recorded with settings that change the output.
     """
-    try:
+    with restated(RecordingError, lambda error: _error(config, error)):
         recording = Recording(recording_folder(config))
         pair = ["target", "target_dtype"]
         if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
@@ -210,8 +210,6 @@ def open_recording(config: Config) -> Recording:
         settings = build_verifier(config).sampling_settings
         if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)
-    except RecordingError as error:
-        raise _error(config, error) from error
     return recording
 
 
@@ -242,10 +240,8 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
 
 def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
     """Raise ConfigError if the recording was not made with the models of ``pair``."""
-    try:
+    with restated(RecordingError, lambda error: _error(config, error)):
         recording.check_fingerprint(recording_fingerprint(pair))
-    except RecordingError as error:
-        raise _error(config, error) from error
 
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:

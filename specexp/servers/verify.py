@@ -11,24 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from specexp.base.messages import counted, shown
 from specexp.config.command import current_result
 from specexp.config.next_step import command_line
 from specexp.core.context import common_prefix
+from specexp.engines import openai_client as client
 from specexp.engines.engine import EngineError
-from specexp.engines.openai_client import (
-    CHAT,
-    COMPLETIONS,
-    Streamed,
-    complete,
-    model_of,
-    owner_of,
-    prompt_fields,
-)
+from specexp.engines.openai_client import Streamed
 from specexp.servers.counters import Drafts, draft_counters
 from specexp.servers.options import amount, endpoint_parser, positive_integer, prompts_of, run_endpoint_command
 
@@ -255,35 +246,27 @@ def _check_off(ask: Callable[[], Streamed], url: str, given: argparse.Namespace)
     )
 
 
-def _place(url: str) -> tuple[str, int | None]:
-    """Return a server's address and port, so that two names of one server are equal."""
-    parts = urlsplit(url)
-    try:
-        return gethostbyname(parts.hostname or ""), parts.port
-    except OSError:  # the request will fail with the reason
-        return parts.hostname or "", parts.port
-
-
 def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     url, plain_url = (one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint))
     if given.concurrency and (given.plain or given.plain_body):
         raise EngineError("--concurrency compares a server with itself: leave --plain and --plain-body out")
-    if _place(plain_url) == _place(url) and not given.plain_body and not given.concurrency:
+    same = len({one.replace("//localhost", "//127.0.0.1") for one in (url, plain_url)}) == 1
+    if same and not given.plain_body and not given.concurrency:
         raise EngineError(NO_PLAIN)
     texts = prompts_of(given)
-    models = {one: model_of(one, given.model, given.seconds, "--model") for one in {url: None, plain_url: None}}
+    models = {one: client.model_of(one, given.model, given.seconds, "--model") for one in {url: None, plain_url: None}}
     limits = {"max_tokens": given.max_tokens, "temperature": 0}
     # llama.cpp's answers depend on the prompts that its cache has kept
-    kept = {"cache_prompt": False} if owner_of(url, given.seconds) == "llamacpp" else {}
+    kept = {"cache_prompt": False} if client.owner_of(url, given.seconds) == "llamacpp" else {}
     logprobs = {"logprobs": True, "top_logprobs": 5} if given.chat else {"logprobs": 5}
-    path = CHAT if given.chat else COMPLETIONS
+    path = client.CHAT if given.chat else client.COMPLETIONS
 
     def ask(
         address: str, body: Mapping[str, Any], prompt: str, stopped: Callable[[], bool] = lambda: False
     ) -> Streamed:
-        sent = {"model": models[address], **prompt_fields(prompt, given.chat)}
+        sent = {"model": models[address], **client.prompt_fields(prompt, given.chat)}
         whole = {**sent, **limits, **logprobs, **kept, **body}
-        return complete(address, whole, given.seconds, stopped, path)
+        return client.complete(address, whole, given.seconds, stopped, path)
 
     def ask_beside(prompt: str, body: Mapping[str, Any] | None = None, cancelled: bool = False) -> Streamed:
         pieces = iter(range(given.max_tokens // 2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.base.messages import first_line
+from specexp.base.messages import first_line, restated
 from specexp.bench.equality import InFloat32
 from specexp.bench.live import LiveBackend
 from specexp.config import Config, build_engine, build_execution, build_parts
@@ -58,10 +58,8 @@ class EngineBench(Bench):
 
     @override
     def plain(self) -> LearningArm:
-        try:
+        with restated(ValueError, lambda error: self.config.checker.error(("engine",), f": {first_line(error)}")):
             engine = build_engine(self.config).plain()
-        except ValueError as error:
-            raise self.config.checker.error(("engine",), f": {first_line(error)}") from error
         return self.arm(PLAIN, self.plain_parts, engine=engine)
 
     @override

@@ -8,10 +8,10 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import type_and_line
 from specexp.tracking.mode import Mode, project_of, resolve_mode, take_over
@@ -60,7 +60,7 @@ def staging_in(folder: Path) -> Iterator[None]:
             del os.environ["WANDB_DATA_DIR"]
 
 
-class TrackedRun:
+class TrackedRun(AbstractContextManager["TrackedRun"]):
     """A W&B run that never raises W&B's errors. It does nothing if it failed to start or if the mode is ``disabled``.
 
     At the end of a ``with`` block, the run finishes, and exceptions propagate. The summary's ``state`` is then
@@ -72,51 +72,44 @@ class TrackedRun:
         self._run, self._guard, self._folder, self._unsent = run, guard, folder, unsent
         self._state: str | None = None
 
-    def _write(self, what: str, write: Callable[[wandb.Run], object]) -> None:
+    def _write(self, what: str, write: Callable[[wandb.Run, Any], object]) -> None:
+        """Call ``write`` with the run and W&B's module, if there is a run."""
         if self._run is not None:
+            import wandb
+
             with self._guard(what):
-                write(self._run)
+                write(self._run, wandb)
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Append values to the run's history, as the next step or as ``step``."""
         # Committed at once: a later step would be sent after the summary and overwrite it.
-        self._write("log values", lambda run: run.log(to_json(values), step=step, commit=True))
+        self._write("log values", lambda run, _: run.log(to_json(values), step=step, commit=True))
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set values that describe the whole run, for comparison in tables and panels."""
         self._state = values.get(STATE, self._state)
-        self._write("write a summary", lambda run: run.summary.update(to_json(values)))
+        self._write("write a summary", lambda run, _: run.summary.update(to_json(values)))
 
     def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Log records, one mapping per row, as a ``wandb.Table``."""
 
-        def write(run: wandb.Run) -> None:
-            import wandb
-
+        def write(run: wandb.Run, library: Any) -> None:
             columns, rows = table_columns(records)
             with staging_in(self._folder):  # a table is an artifact too
-                run.log({key: wandb.Table(columns=columns, data=rows)})
+                run.log({key: library.Table(columns=columns, data=rows)})
 
         if records:
             self._write("write a table", write)
 
     def picture(self, key: str, file: Path) -> None:
         """Log an image file."""
-
-        def write(run: wandb.Run) -> None:
-            import wandb
-
-            run.log({key: wandb.Image(str(file))})
-
-        self._write("write a picture", write)
+        self._write("write a picture", lambda run, library: run.log({key: library.Image(str(file))}))
 
     def html(self, key: str, page: str) -> None:
         """Log a complete HTML page, which W&B shows as a panel."""
 
-        def write(run: wandb.Run) -> None:
-            import wandb
-
-            run.log({key: wandb.Html(page, inject=False, data_is_not_path=True)})
+        def write(run: wandb.Run, library: Any) -> None:
+            run.log({key: library.Html(page, inject=False, data_is_not_path=True)})
 
         self._write("write a page", write)
 
@@ -127,11 +120,9 @@ class TrackedRun:
         synced, because the next study may replace the folder.
         """
 
-        def write(run: wandb.Run) -> None:
-            import wandb
-
+        def write(run: wandb.Run, library: Any) -> None:
             allowed = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-            artifact = wandb.Artifact(allowed, type=kind)
+            artifact = library.Artifact(allowed, type=kind)
             with staging_in(self._folder):
                 for file in sorted(Path(folder).rglob("*")):  # add_dir would print
                     if file.is_file():
@@ -151,9 +142,6 @@ class TrackedRun:
         if not run.offline:  # finishing failed, so not everything was sent
             with self._guard("find the folder of a run that waits to be synced"):
                 self._unsent.append(os.path.relpath(Path(run.dir).parent))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

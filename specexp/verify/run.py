@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.artifacts.store import resolve
 from specexp.base.cores import usable_cores
-from specexp.base.messages import counted, first_line, type_and_line
+from specexp.base.messages import counted, first_line, restated, type_and_line
 from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
@@ -147,10 +147,8 @@ def check_owner(config: Config, pair: ModelPair) -> None:
     """Raise ConfigError, as a deployment does, if the file is an artifact for another model or tokenizer."""
     if config.artifact:
         model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
-        try:
+        with restated(ArtifactError, lambda error: ConfigError(str(error))):
             read_artifact(local(config.artifact)).check(model, pair.tokenizer)
-        except ArtifactError as error:
-            raise ConfigError(str(error)) from error
 
 
 def folder_of(config: Config) -> Path:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from threading import Lock
 from typing import Any
@@ -45,7 +46,7 @@ from specexp.scheduling import Executor, Job, SerialSpeculative
 _EXTRACT = getattr(getattr(GenerationMixin, "_extract_generation_mode_kwargs", None), "__code__", None)
 
 
-class CustomGenerate:
+class CustomGenerate(AbstractContextManager["CustomGenerate"]):
     """The callable for ``model.generate(custom_generate=...)``. Calls from different threads run one after another.
 
     If the artifact has an execution strategy, a call decodes a batch of rows, and the strategy's processes keep
@@ -171,9 +172,6 @@ class CustomGenerate:
         if self._executor is not None:
             self._executor.close()
             self._executor = None
-
-    def __enter__(self) -> CustomGenerate:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

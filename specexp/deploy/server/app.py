@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from specexp.base.messages import did_you_mean, shown
+from specexp.base.messages import did_you_mean, restated, shown
 from specexp.deploy.server.decoding_thread import DecodingThread, Ended
 from specexp.deploy.server.request_schema import (
     ChatRequest,
@@ -269,10 +269,9 @@ class _Request(Request):
 
     @override
     async def json(self) -> Any:
-        try:  # unlike json.loads, from_json rejects lone surrogates, which cannot be encoded as UTF-8
+        # unlike json.loads, from_json rejects lone surrogates, which cannot be encoded as UTF-8
+        with restated(ValueError, lambda error: RequestError(400, f"the body must be valid JSON ({error})")):
             return from_json(await self.body())
-        except ValueError as error:
-            raise RequestError(400, f"the body must be valid JSON ({error})") from error
 
     async def _read(self, limit: int) -> bytes:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import first_line
+from specexp.base.messages import first_line, restated
 from specexp.config.command import Options, answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
@@ -169,10 +169,8 @@ def _serve(
             "leave the option out"
         )
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
-    try:
+    with restated(ValueError, lambda error: ConfigError(f"--chat-template-kwargs: {first_line(error)}")):
         texts = Texts(pair.tokenizer, options.chat_template_kwargs)
-    except ValueError as error:
-        raise ConfigError(f"--chat-template-kwargs: {first_line(error)}") from error
     server = Server(thread, texts, options.name or _name_of(pair.name), limits, key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)

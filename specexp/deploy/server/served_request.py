@@ -18,7 +18,7 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from specexp.base.messages import shown
+from specexp.base.messages import restated, shown
 from specexp.constraints.grammar import ConstraintError, constraint_of
 from specexp.core.constraint import Constraint
 from specexp.core.contracts import DeterministicVerifier
@@ -99,10 +99,8 @@ class ServedRequest:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
         if limit is not None and len(prompt) > limit:
             raise RequestError(400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key)
-        try:
+        with restated(ValueError, lambda error: RequestError(400, f"prompt {number}: {error}", key)):
             self._thread.target.check_request(prompt, 1)
-        except ValueError as error:
-            raise RequestError(400, f"prompt {number}: {error}", key) from error
 
     def _output(self, number: int, deadline: float) -> Output:
         request = self.request
@@ -194,10 +192,8 @@ class ServedRequest:
         Raises:
             RequestError: the queue is full, or the server is shutting down.
         """
-        try:
+        with restated(UnavailableError, lambda error: RequestError(503, str(error), retry_after=error.retry_after)):
             self._thread.submit(self.outputs)
-        except UnavailableError as error:
-            raise RequestError(503, str(error), retry_after=error.retry_after) from error
 
     def cancel(self) -> None:
         """Cancel all outputs. The decoding thread frees their lanes before its next step."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import first_line, shown, type_and_line
+from specexp.base.messages import first_line, restated, shown, type_and_line
 from specexp.data.chat import Message, check_template_arguments, template_text
 from specexp.data.workload import chat_ids, first_turn_ids, renders_turns, varying_template
 from specexp.deploy.server.request_schema import (
@@ -66,11 +66,9 @@ class Texts:
 
     def _chat_ids(self, request: ChatRequest) -> list[int]:
         read, own = [one.message() for one in request.messages], request.chat_template_kwargs
-        try:
+        with restated(ValueError, lambda error: RequestError(400, first_line(error), "chat_template_kwargs")):
             if own:
                 check_template_arguments(self.tokenizer, own)
-        except ValueError as error:
-            raise RequestError(400, first_line(error), "chat_template_kwargs") from error
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
             if request.calls is not None:

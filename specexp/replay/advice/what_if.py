@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specexp.base.messages import first_line
+from specexp.base.messages import first_line, restated
 from specexp.config import Config, ConfigError, build_parts, save_resolved
 from specexp.config.check import Checker
 from specexp.config.command import check_here, current_result, run_command
@@ -112,10 +112,8 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
 
 def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
     key = ("what_if", "files", str(number))
-    try:
+    with restated(ConfigError, lambda error: config.checker.error(key, f": {error}")):
         layers = read_layers(path)
-    except ConfigError as error:
-        raise config.checker.error(key, f": {error}") from error
     if not isinstance(layers.values.get("latency"), dict):
         raise config.checker.error(
             key,
@@ -141,7 +139,7 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
     turns = [turn for conversation in recording.turns.values() for turn in conversation]
     limit = recording.manifest.context_limits["target"]
     own = static_shape(parts)
-    try:
+    with restated(ValueError, lambda error: ConfigError(f"{config.file}: what_if: {first_line(error)}")):
         found = compare(
             RankTable(turns, config.generation.max_new_tokens, limit),
             profiles,
@@ -150,8 +148,6 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
             max_depth=section["max_depth"],
             others={} if own is None else {f"configured, {type(parts.builder).__name__}": own},
         )
-    except ValueError as error:
-        raise ConfigError(f"{config.file}: what_if: {first_line(error)}") from error
     return found, recording
 
 
@@ -172,8 +168,6 @@ def _parts(config: Config, recording: Recording) -> Parts:
     if parts.builder is None or not is_model_alone(parts.drafter):
         found = "null" if parts.drafter is None else type(parts.drafter).__name__
         raise ConfigError(f"{where} must be DraftModel with a builder such as Chain, got {found}: {trees}")
-    try:
+    with restated(ValueError, lambda error: ConfigError(f"{where}: {first_line(error)}")):
         source_in(parts)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {first_line(error)}") from error
     return parts

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name
-from specexp.base.messages import counted, first_line, size_of, type_and_line
+from specexp.base.messages import counted, first_line, restated, size_of, type_and_line
 from specexp.cluster.launch import ClusterOptions
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
@@ -413,10 +413,8 @@ def _existing(
                 f"recording: {folder} must be empty or hold a recording, but it holds {other}: {_ELSEWHERE}"
             )
         return None
-    try:
+    with restated(RecordingError, lambda error: ConfigError(f"{first_line(error)}: remove it, or {_ELSEWHERE}")):
         manifest = RecordingManifest.load(folder)
-    except RecordingError as error:
-        raise ConfigError(f"{first_line(error)}: remove it, or {_ELSEWHERE}") from error
     if not manifest.files:
         return None
     recorded = manifest.made_of

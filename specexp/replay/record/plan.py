@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.base.checked import arguments_of
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.bench.arm import describe
 from specexp.config import (
     Config,
@@ -132,10 +132,8 @@ def plan_recording(config: Config) -> RecordingPlan:
     coverage: list[TreeBuilder] = list(config.record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
         _check_coverage(config, number, builder, drafter, verifier)
-    try:
+    with restated(RecordingError, lambda error: config.checker.error(("drafter",), f": {error}")):
         scoring_of(drafter)
-    except RecordingError as error:
-        raise config.checker.error(("drafter",), f": {error}") from error
     return RecordingPlan(
         config,
         recording_folder(config),

@@ -18,6 +18,7 @@ from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.parts import PARTS
 from specexp.artifacts.store import BEST_TREE
 from specexp.artifacts.validation import validated
+from specexp.base.messages import restated
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import EngineError
@@ -435,9 +436,7 @@ class Endpoint(ExportFormat):
                 f"{artifact.folder}: --to endpoint needs the settings of a server that a command started, got those of "
                 f"the engine {artifact.engine!r}"
             )
-        try:
+        with restated(EngineError, lambda error: ArtifactError(f"{artifact.folder}: {error}")):
             words = filled(command, {**settings, "port": "{port}", "target": "{target}"})
-        except EngineError as error:
-            raise ArtifactError(f"{artifact.folder}: {error}") from error
         dropped = f"endpoint: dropped the fields that every request must have, {body}" if body else ""
         return ExportedFile(f"{shlex.join(words)}\n", dropped)

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.manifest import MANIFEST
+from specexp.base.messages import restated
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class HuggingFaceModel(ExportFormat):
         folder = request.output or Path("models") / source
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArtifactError(f"--output: {folder} already exists; choose a new or an empty folder")
-        try:
+        with restated(PairError, lambda error: ArtifactError(f"--to {self.name}: {error}")):
             family, _, head = source.partition(":")
             first = checked_sources(family, None)[0]
             print(f"Loading {source} ...", file=sys.stderr, flush=True)
@@ -53,8 +54,6 @@ class HuggingFaceModel(ExportFormat):
             target = family.partition("-")[0]
             pair = load_pair(target, target) if shares else load_pair(source)
             model = pair.draft if shares else pair.target
-        except PairError as error:
-            raise ArtifactError(f"--to {self.name}: {error}") from error
         assert model is not None
         model.save_pretrained(folder)
         pair.tokenizer.save_pretrained(folder)
@@ -76,10 +75,8 @@ def _save_head(source: str, target: PreTrainedModel, folder: Path) -> None:
     from specexp.drafters.eagle3 import folder_of
     from specexp.drafters.eagle3_network import Eagle3Network
 
-    try:
+    with restated(ValueError, lambda error: ArtifactError(f"--to hf: {error}")):
         network = Eagle3Network.load(folder_of(source))
-    except ValueError as error:
-        raise ArtifactError(f"--to hf: {error}") from error
     if network.lm_head is None:
         rows = target.get_output_embeddings().weight[network.kept].to(network.fc.weight)
         network.lm_head = nn.Linear(rows.shape[1], rows.shape[0], bias=False)
