@@ -6,6 +6,7 @@ The loop (:mod:`specexp.core.loop`) and all higher layers use parts only through
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
@@ -201,7 +202,10 @@ def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]
     """Yield a message for each requirement of the verifier that the builder does not meet."""
     name = type(builder).__name__
     if verifier.needs_draws and builder.kind is NodeKind.POINT_MASS:
-        yield f"gains nothing if {name} does not draw: set candidates to drawn or verify with RejectionSampling"
+        draw = (
+            "set candidates to drawn" if "candidates" in signature(type(builder)).parameters else "use one that draws"
+        )
+        yield f"gains nothing if {name} does not draw: {draw} or verify with RejectionSampling"
     if not verifier.takes_trees and builder.max_leaves > 1:
         yield f"verifies chains, but {name} makes trees: use a Chain or verify with TraversalVerification"
 

@@ -233,15 +233,17 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
     config, settings = study.config, study.settings
     key = "sweep.confirm.data.max_prompts"
     needed, seconds = prompts_needed(speedup, config.least_gain), study.bench.reference.per_prompt
+    # within a time limit, fewer prompts may have been confirmed than the set has
+    data = study.bench.confirming.data("confirm")
+    workload, taken = data.workload, data.workload.preparation.taken
+    cut = len(data.prompts) < taken
+    if needed and cut and workload.exhausted:
+        needed = min(needed, taken)
     longer = dict[str, float]()
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
-    # within a time limit, fewer prompts may have been confirmed than the set has
-    data = study.bench.confirming.data("confirm")
-    cut = len(data.prompts) < data.workload.preparation.taken
-    exhausted = data.workload.exhausted and not cut
-    more = more_prompts(config, "sweep", key, needed, exhausted=exhausted, changed=longer)
+    more = more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
     return next_steps(settings, config, verdict_of(speedup, config.least_gain), more, deploys)
 
 
