@@ -202,9 +202,8 @@ def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]
     """Yield a message for each requirement of the verifier that the builder does not meet."""
     name = type(builder).__name__
     if verifier.needs_draws and builder.kind is NodeKind.POINT_MASS:
-        draw = (
-            "set candidates to drawn" if "candidates" in signature(type(builder)).parameters else "use one that draws"
-        )
+        can = "candidates" in signature(type(builder)).parameters
+        draw = "set candidates to drawn" if can else "use a builder that draws"
         yield f"gains nothing if {name} does not draw: {draw} or verify with RejectionSampling"
     if not verifier.takes_trees and builder.max_leaves > 1:
         yield f"verifies chains, but {name} makes trees: use a Chain or verify with TraversalVerification"

@@ -40,6 +40,11 @@ _PROGRAM = "llama-server"
 _WHEEL = "specexp.engines.llama_wheel"
 
 
+def options(given: Mapping[str, Any]) -> list[str]:
+    """Return command-line options as words."""
+    return [word for name, value in given.items() for word in (f"--{name}", f"{value}")]
+
+
 @contextmanager
 def background_requests(
     ask: Callable[[Sequence[int], Callable[[], bool]], object], token_ids: Sequence[int], others: int
@@ -385,13 +390,8 @@ class LlamaCppServer(HttpEngine):
             )
         if Path(target).is_file():
             self._check_tokens(target, pair)
-        given = {
-            "model": target,
-            "host": "127.0.0.1",
-            "port": port,
-            "threads": self.threads,
-            "parallel": max(self.loads),
-        }
+        at = {"host": "127.0.0.1", "port": port}
+        given = {"model": target, **at, "threads": self.threads, "parallel": max(self.loads)}
         if str(pair.target.dtype) == "torch.float32":
             # llama.cpp rounds keys and values to float16 by default, which can change the tokens
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
@@ -409,11 +409,7 @@ class LlamaCppServer(HttpEngine):
             )
         # builds for the processor at hand use AMX, and those of some compilers die of it; the wheel is built without
         no_tiles = ["--no-repack"] if len(program) == 1 and has_amx() else []
-        return [
-            *program,
-            *(word for name, value in given.items() for word in (f"--{name}", f"{value}")),
-            *no_tiles,
-        ]
+        return [*program, *options(given), *no_tiles]
 
     def _check_tokens(self, target: str, pair: ModelPair) -> None:
         """Raise EngineError if the target's file is damaged, or of a model with another tokenizer than the pair's."""

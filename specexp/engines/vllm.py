@@ -18,7 +18,7 @@ from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import read_artifact
 from specexp.config.named_artifacts import local
 from specexp.engines.engine import NOT_INSTALLED, EngineError
-from specexp.engines.http_engines import HttpEngine, Loads, Seconds
+from specexp.engines.http_engines import HttpEngine, Loads, Seconds, options
 from specexp.engines.settings import PROPOSER, VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
 from specexp.models.sources import PairError, check_reachable, check_source, sources_of
@@ -139,7 +139,7 @@ class VLLM(HttpEngine):
             given["speculative-config"] = json.dumps(self.settings.deployed())
             given["per-request-spec-decode-metrics"] = "summary"
         words = self.deployment(model, str(pair.target.dtype).removeprefix("torch."))
-        return [*words, *_options(given), "--no-enable-prefix-caching"]
+        return [*words, *options(given), "--no-enable-prefix-caching"]
 
     def deployment(self, model: str, dtype: str) -> list[str]:
         """Return the words that start a server as the measured one is, apart from its address and its speculation."""
@@ -149,11 +149,7 @@ class VLLM(HttpEngine):
             "max-model-len": self.max_model_len,
             "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
         }
-        return [self.python, "-m", _SERVER, *_options(given), *["--enforce-eager"] * self.eager]
-
-
-def _options(given: Mapping[str, Any]) -> list[str]:
-    return [word for name, value in given.items() for word in (f"--{name}", f"{value}")]
+        return [self.python, "-m", _SERVER, *options(given), *["--enforce-eager"] * self.eager]
 
 
 @cache

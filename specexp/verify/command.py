@@ -87,7 +87,7 @@ def _act(config: Config, dry_run: bool) -> int:
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
         artifact = artifact_again(config, config.artifact) if config.artifact else {}
-        name = {"name": f"{config.name}-artifact"} if artifact and config.sweep is not None else {}  # beside the study
+        name = {"name": f"{config.name}-artifact"} if artifact and config.sweep is not None else {}
         again = experiment_again(config, {**artifact, **name})
         current_result().next = command_line("run", *again, why="measures its speed")
     return (0 if found.known else 3) if found.passed else 1

@@ -83,7 +83,7 @@ IMPOSSIBLE = [
     ),
     (
         (DraftModel(), Choice([Chain(2), KConfig([2, 2])]), TraversalVerification()),
-        "TraversalVerification gains nothing if Choice does not draw: set candidates to drawn or verify with",
+        "TraversalVerification gains nothing if Choice does not draw: use a builder that draws or verify with",
     ),
     (
         (DraftModel(), KConfig([2, 1], "drawn"), BlockVerification()),
