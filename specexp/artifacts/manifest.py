@@ -45,7 +45,8 @@ class Provenance(BaseModel):
 
     Attributes:
         config: The resolved configuration.
-        runtime: Runtime in which the target was measured: ``eager``, ``compiled`` or ``llama.cpp``.
+        runtime: Runtime in which the target was measured: ``eager``, ``compiled``, ``packed``, ``graphed`` or
+            ``llama.cpp``.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -30,7 +30,7 @@ from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
 
-# stages of a sweep that may have their own prompts, and a study's files with acceptance counts and step costs
+# a study's files with acceptance counts and step costs
 COUNTS, COSTS = "acceptance_counts.json", "step_ms.json"
 
 

@@ -21,7 +21,7 @@ METHOD = "method"
 FUNCTION = "function"
 """The only key in ``sweep.space`` if a function of the user draws the settings."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
-# Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
+# Target, prompts, verifier and lengths are fixed within a study, so all candidates share its plain decoding.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
 STAGES = ("confirm", "count_acceptances", "learn")
 Count = Annotated[int, Field(ge=1)]

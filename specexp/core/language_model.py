@@ -68,7 +68,7 @@ class HuggingFaceRuntime(Runtime):
         check_attention(model.config)
         check_causal(model)
         self.model = model
-        self._check_mode()
+        self._check_not_training()
         self.device, self.dtype = compute_device(model), model.dtype
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.context_limit = context_limit(model.config)
@@ -77,7 +77,7 @@ class HuggingFaceRuntime(Runtime):
 
     @classmethod
     @override
-    def run(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
+    def for_model(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
         return cls(model)
 
     @override
@@ -88,7 +88,7 @@ class HuggingFaceRuntime(Runtime):
         logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
         return logits[0, -1]
 
-    def _check_mode(self) -> None:
+    def _check_not_training(self) -> None:
         if self.model.training:  # dropout would change its logits
             raise ValueError(f"{_name(self.model)} is in training mode: call model.eval()")
 
@@ -221,7 +221,7 @@ class LanguageModel(HuggingFaceRuntime):
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        self._check_mode()
+        self._check_not_training()
         super().check_request(prompt, max_new_tokens)
 
     @property

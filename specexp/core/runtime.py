@@ -218,7 +218,7 @@ class Runtime(Target):
         self._user: int | None = None  # the thread that decodes
 
     @classmethod
-    def run(cls, model: Any) -> Runtime:
+    def for_model(cls, model: Any) -> Runtime:
         """Return a runtime for a Hugging Face model, with an empty cache; raises :class:`CannotRunError` on failure."""
         raise CannotRunError(f"{cls.__name__} is not a mode of Hugging Face models")
 

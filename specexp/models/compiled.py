@@ -501,8 +501,8 @@ class PackedModel(CompiledModel):
 
     @classmethod
     @override
-    def run(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
-        return super().run(model) if getattr(model, "gguf_file", None) else CompiledModel.run(model)
+    def for_model(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
+        return super().for_model(model) if getattr(model, "gguf_file", None) else CompiledModel.for_model(model)
 
     @classmethod
     @override

@@ -100,7 +100,7 @@ class GraphedModel(HuggingFaceRuntime):
 
     @classmethod
     @override
-    def run(cls, model: PreTrainedModel) -> GraphedModel:
+    def for_model(cls, model: PreTrainedModel) -> GraphedModel:
         if is_spread(model):
             raise CannotRunError("graphed passes need one device, but the model is spread over several")
         if model.device.type == "cuda":

@@ -53,17 +53,17 @@ def runtime_of(
         mode = mode_of(model)
     check_mode(mode)
     if mode != AUTO:
-        return runtime_class(mode).run(model)
+        return runtime_class(mode).for_model(model)
     *faster, last = _ranked(str(getattr(model, "device", "")))
     why = []
     for kind in faster:
         try:
-            return kind.run(model)
+            return kind.for_model(model)
         except CannotRunError as error:
             why.append(str(error))
     if why:
         tell(f"running in {last.kind} mode, since {'; '.join(why)}")
-    return last.run(model)
+    return last.for_model(model)
 
 
 def tell_fallback(models: Iterable[PreTrainedModel | Runtime], device: str) -> None:

@@ -1,4 +1,4 @@
-"""The outputs of a study: W&B runs, suggested commands, and artifacts with the winner or plain decoding."""
+"""The outputs of a study: W&B runs, suggested commands, and artifacts with the winner."""
 
 from __future__ import annotations
 

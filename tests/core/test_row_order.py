@@ -102,5 +102,5 @@ def test_compiled_passes_refuse_an_order():
     model = build("Llama", SETTINGS, dtype=torch.float32)
     model.config.row_order = "depth-first"
     with pytest.raises(CannotCompileError, match=r"has another pair\.row_order than 'built'"):
-        CompiledModel.run(model)
+        CompiledModel.for_model(model)
     assert GraphedModel(model, CheckedReplay).row_order == "depth-first"

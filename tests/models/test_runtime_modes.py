@@ -23,7 +23,7 @@ class Graphed(LanguageModel):
     kind = "mirrored"
 
     @classmethod
-    def run(cls, model):
+    def for_model(cls, model):
         if model.config.model_type == "gpt2":
             raise CannotRunError("graphs of GPT-2 are not captured")
         return cls(model)

@@ -34,7 +34,7 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
      "bfloat16, float16 or float32; default: the artifact's dtype, or bfloat16 if it records none"),
     ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
     ("device", str, "cpu", "DEVICE", "torch device of both models"),
-    ("mode", str, "auto", "MODE", "eager, compiled, packed, graphed or auto; auto runs the target as the study did"),
+    ("mode", str, "auto", "MODE", "eager, compiled, packed, graphed or auto; auto is eager if the study was"),
     ("threads", int, None, "N", "number of CPU threads of torch"),
     ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
