@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
+from jinja2 import Environment, TemplateError
+from jinja2.meta import find_undeclared_variables
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -191,9 +193,9 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
     for name in _RESERVED:
         if name in arguments:
             raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")
-    words = set(re.findall(r"\b[a-z]\w+\b", template_text(tokenizer, arguments)))
-    for name in arguments.keys() - words:
-        raise ValueError(
-            f"chat_template_kwargs.{name} has no effect, since the tokenizer's chat template does not use it"
-            f"{did_you_mean(name, words)}"
-        )
+    text = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template_text(tokenizer, arguments))  # tags of transformers
+    with suppress(TemplateError):  # rendering raises it
+        variables = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(text))
+        for name in arguments.keys() - variables:
+            why = f" has no effect, since the tokenizer's chat template does not use it{did_you_mean(name, variables)}"
+            raise ValueError(f"chat_template_kwargs.{name}{why}")

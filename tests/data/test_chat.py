@@ -83,6 +83,8 @@ def test_arguments_reach_the_template_and_idle_ones_are_refused(chat_tokenizer, 
     assert chat_tokenizer.decode(prompt.turn_ids(chat_tokenizer, 1, [1])[1:]).endswith("<think></think>answer:")
     for name, sentence in (
         ("enable_thinkin", "has no effect.*did you mean 'enable_thinking'"),
+        ("answer", "has no effect, since the tokenizer's chat template does not use it"),
+        ("endfor", "has no effect, since the tokenizer's chat template does not use it"),
         ("add_generation_prompt", "must be left out, since specexp sets it"),
     ):
         idle = Workload(prompts, unusable="skip", chat_template_kwargs={name: False})
