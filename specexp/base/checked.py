@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from pkgutil import iter_modules, walk_packages
-from typing import Any, NamedTuple, Protocol, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -44,19 +44,6 @@ IntegerKey = typing.Annotated[
 """An integer key of a mapping. In JSON and on the command line, it is given as a string."""
 
 
-class Reader(Protocol):
-    """The validation context of a configuration, which reads values that specify objects."""
-
-    def part(self, base: type, given: Any, built: bool = True) -> Any:
-        """Read the ``class_path`` and ``init_args`` of a subclass of ``base``; build it or keep the specification."""
-
-    def call(self, component: Callable[..., Any], given: Any) -> Any:
-        """Read the arguments of a class or function."""
-
-    def reference(self, reference: Reference, given: str) -> Any:
-        """Read the path that a configuration gives instead of a value."""
-
-
 class _Marker:
     """Annotation metadata for a value that is a specification in a configuration and an object in Python code."""
 
@@ -69,8 +56,8 @@ class _Marker:
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return {"described": self}
 
-    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Read a configuration's value; ``inner`` validates it against the annotation without this marker."""
+    def read(self, reader: Any, value: Any, inner: Callable[[Any], Any]) -> Any:
+        """Read a value with the configuration's context; ``inner`` validates it without this marker."""
         raise NotImplementedError
 
 
@@ -91,7 +78,7 @@ class PartOf(_Marker):
         return found
 
     @override
-    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+    def read(self, reader: Any, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.part(self.contract, value, self.built)
 
 
@@ -102,7 +89,7 @@ class CallOf(_Marker):
     component: str
 
     @override
-    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+    def read(self, reader: Any, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.call(import_object(self.component), value)
 
 
@@ -122,7 +109,7 @@ class Reference(_Marker):
     kind: str
 
     @override
-    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+    def read(self, reader: Any, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.reference(self, value) if isinstance(value, str) else inner(value)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:

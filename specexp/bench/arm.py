@@ -189,6 +189,10 @@ class LearningArm(Arm):
             if self.exploring <= LEARNED or self.exploring == before <= MOST_RANDOM:
                 break
 
+    def place_of(self, prompt: Prompt, record: PromptRecord, index: int) -> tuple[Prompt, int]:
+        """Return a prompt and a token's index in our answer to it, where token ``index`` of the record is scored."""
+        return prompt, index
+
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt again, without timing it.
 

@@ -436,9 +436,9 @@ def name_of(overrides: Mapping[str, Any]) -> str:
 def _notation(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_notation, value))}]"
-    if not isinstance(value, Mapping) or "class_path" not in value:
+    if not isinstance(value, Mapping):
         return str(value)
-    given = ((name, inner) for name, inner in (value.get("init_args") or {}).items() if inner is not None)
-    arguments = ", ".join(f"{name}={_notation(inner)}" for name, inner in given)
-    name = str(value["class_path"]).rpartition(".")[2]
+    inside = (value.get("init_args") or {}) if "class_path" in value else value
+    arguments = ", ".join(f"{name}={_notation(inner)}" for name, inner in inside.items() if inner is not None)
+    name = str(value.get("class_path", "")).rpartition(".")[2]
     return f"{name}({arguments})" if arguments else name

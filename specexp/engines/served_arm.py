@@ -157,6 +157,16 @@ class ServedArm(LearningArm):
         )
 
     @override
+    def place_of(self, prompt: Prompt, record: PromptRecord, index: int) -> tuple[Prompt, int]:
+        context, rest = list[int](), list(record.token_ids[:index])
+        for turn, size in enumerate(record.turn_tokens):  # the engine's tokens, since our answer may part earlier
+            context = [*prompt.turn_ids(self.pool.pair.tokenizer, turn, context), *rest[:size]]
+            if len(rest) < size:
+                break
+            rest = rest[size:]
+        return replace(prompt, turns=prompt.turns[:1], token_ids=tuple(context)), 0
+
+    @override
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         self.scorer.decode_observed(prompt, sample, observe)
 

@@ -177,7 +177,8 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
         if bench.tracks_trials:
             track_trial(study.tracker, trial, setting, objectives)
         bar.show(Text(best_line(trials, objectives[0])))
-        bar.trial(len(distinct_finished(trials)), trial_line(trial, objectives))
+        line = "" if "duplicate_of" in trial.user_attrs else trial_line(trial, objectives)
+        bar.trial(len(distinct_finished(trials)), line)
 
     with StageBar(study.console) as bar:
         bench.tick = bar.prompt

@@ -185,12 +185,10 @@ def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
 
 
 def trial_line(trial: FrozenTrial, objectives: Sequence[str]) -> str:
-    """Return the console line for a trial that has ended; empty if it drew the configuration of an earlier one."""
+    """Return the console line for a trial that has ended and was not a duplicate."""
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     what = name_of_trial(trial) + ("" if nodes is None else f", {counted(nodes, 'node')}")
     state = state_of(trial)
-    if state == "duplicate":
-        return ""
     if state in ("failed", "infeasible"):
         return f"{what}: {state}, {reason_of(trial)}"
     values = zip(objectives, trial.values, strict=True)

@@ -1,5 +1,6 @@
 """Running engines: shared, kept while idle, dropped after a failure; and OpenVINO's own."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -8,6 +9,7 @@ import torch
 from helpers.small_gguf import small_llama, tokenizer
 
 from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.equality import compare
 from specexp.config import Generation
 from specexp.core.parts import Parts
 from specexp.data import Prompt
@@ -123,6 +125,27 @@ def test_a_restarted_engine_warms_up_on_other_text(memory_for_two) -> None:
     for arm in [*arms, arms[1]]:
         arm.decode(prompt)
     assert Fake.log[-4:] == ["close c", "start b", "answer b [7, 6, 5]", "answer b [5, 6, 7]"]
+
+
+def test_a_difference_is_scored_after_the_engines_own_tokens() -> None:
+    """Our own answer may part from the engine's before that place."""
+    model = small_llama("Llama")
+    backend = ServedBackend(ModelPair(model, model, tokenizer(), "small"))
+    parts = Parts(verifier=Greedy())
+    plain = backend.arm(ArmSpec("plain", Generation(max_new_tokens=4), parts, engine=Fake("plain")))
+    prompt = Prompt("one", "made", ("only",), (5, 6, 7), 0)
+    record = plain.decode(prompt)
+    reference = replace(record, token_ids=(9, 8, 3, 2), turn_tokens=(4,))
+    other = replace(reference, arm="drafts", token_ids=(9, 8, 4, 2))
+    with torch.inference_mode():
+        best = model(torch.tensor([[5, 6, 7, 9, 8]])).logits[0, -1].float().topk(2).values
+    found = compare(other, reference, plain, prompt).difference
+    assert found.index == 2
+    assert found.gap == pytest.approx(float(best[0] - best[1]), abs=1e-4)
+    prompt, index = plain.place_of(
+        Prompt("two", "made", ("a", "b"), (5, 6), 0), replace(reference, turn_tokens=(1, 3)), 3
+    )
+    assert (prompt.token_ids[:3], prompt.token_ids[-2:], index) == ((5, 6, 9), (8, 3), 0)
 
 
 def test_another_drafter_of_openvino_needs_a_restart_and_other_lengths_need_none() -> None:
