@@ -38,7 +38,7 @@ BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 
 
 COMMON = 15
-"""Number of prompts that all candidates decode. Further ones are for the best, since the others are for comparison."""
+"""Number of prompts that all candidates decode. Further ones are for those that are fastest on these."""
 
 
 class Watch(Observer):
@@ -123,7 +123,7 @@ def confirm(
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
     Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`. Only the ``best``
-    first candidates and plain decoding go on after the first :data:`COMMON` prompts.
+    candidates that are fastest on the first :data:`COMMON` prompts, not in the search, and plain decoding go on.
 
     Args:
         tick: Called after every prompt.
@@ -138,6 +138,7 @@ def confirm(
     watch = Watch()
     data = bench.data("confirm")
     compared = [bench.plain(), *bench.other_arms(), *arms.values()]
+    most = {arm.name: COMMON for arm in compared if arm.name != PLAIN}
     records: list[PromptRecord] = []
     try:
         for number, new in enumerate(
@@ -145,13 +146,16 @@ def confirm(
                 compared,
                 data.prompts,
                 samples=bench.samples,
-                most={arm.name: COMMON for arm in compared if arm.name not in (PLAIN, *[*arms][:best])},
+                most=most,
                 analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
             ),
             start=1,
         ):
             records += new
             tick()
+            if number == COMMON:
+                for name in sorted(arms, key=lambda name: _rank(paired_speedup(records, name, PLAIN)))[:best]:
+                    del most[name]
             if until is not None and number >= least and time() > until:
                 data.keep(data.prompts[:number])
                 break
@@ -162,8 +166,12 @@ def confirm(
     among = len(trials)
     confirmed = [_confirmed(trial, arm, records, of_each, among) for trial, arm in zip(trials, arms, strict=True)]
     # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
-    confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
+    confirmed.sort(key=lambda one: _rank(one.over_plain))
     return Confirmation(confirmed, records, arms, watch)
+
+
+def _rank(speedup: Speedup) -> tuple[bool, float]:
+    return speedup.refused is not None, -speedup.mean_log_ratio
 
 
 def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speedup]:

@@ -17,7 +17,7 @@ from specexp.sweep.one_process import OneProcess
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan, fit_plan
 from specexp.sweep.search import Deadlines, StudySearch
 from specexp.sweep.trial_queue import queue_known
-from specexp.sweep.trials import distinct_finished
+from specexp.sweep.trials import distinct_finished, name_of_trial
 from specexp.sweep.workers import Workers
 
 WHOLE = StudyPlan(trials=24, prompts=16, counted=12, learned=0, best=3, candidates=7, confirmed=16)
@@ -166,6 +166,31 @@ def test_the_best_are_confirmed_on_more_prompts_than_the_others_while_time_is_le
     prompts = Counter(record.arm for record in records)
     assert prompts.pop("plain") == decoded
     assert sorted(prompts.values()) == [2, decoded]
+
+
+@pytest.mark.parametrize("fast", [0, 1])
+def test_those_go_on_that_are_fastest_in_the_confirmation_not_in_the_search(small, monkeypatch, fast):
+    from specexp.sweep import confirmation, prepared
+
+    names, select, paired = [], prepared.select, confirmation.paired_speedup
+
+    def selected(*given):
+        trials = select(*given)
+        names.extend(map(name_of_trial, trials))
+        return trials
+
+    def made_fast(records, arm, *given, **how):
+        speedup = paired(records, arm, *given, **how)
+        return replace(speedup, mean_log_ratio=float(arm == names[fast]), refused=None)
+
+    small["sweep"] |= {"n_trials": 2, "confirm": {"best": 1, "data": {"max_prompts": 4}}}
+    small["baselines"] = ["plain"]
+    monkeypatch.setattr(confirmation, "COMMON", 2)
+    monkeypatch.setattr(prepared, "select", selected)
+    monkeypatch.setattr(confirmation, "paired_speedup", made_fast)
+    assert main([write(small)]) == 0
+    prompts = Counter(record.arm for record in read_records(Path("runs/small/confirm.jsonl")))
+    assert prompts == {"plain": 4, names[fast]: 4, names[1 - fast]: 2}
 
 
 def planned(kept, *, storage, clock, monkeypatch):
