@@ -143,7 +143,6 @@ class LearningArm(Arm):
     """
 
     shows_steps = True  # False for an engine behind a server, which hides its steps
-    scored_elsewhere = False  # whether another program decodes, so that our passes only score its near ties
 
     def __init__(
         self,
@@ -190,7 +189,7 @@ class LearningArm(Arm):
                 break
 
     def place_of(self, prompt: Prompt, record: PromptRecord, index: int) -> tuple[Prompt, int]:
-        """Return a prompt and a token's index in our answer to it, where token ``index`` of the record is scored."""
+        """Return the prompt, another one in other programs, and the index in our answer where a token is scored."""
         return prompt, index
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:

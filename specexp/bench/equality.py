@@ -58,12 +58,12 @@ def near_tie_of(dtype: str, best: float) -> float:
 
 def near_tie_sentence(records: Iterable[PromptRecord]) -> str | None:
     """Return a sentence that explains the near ties of records; None if they have none."""
-    near = [record for record in records if record.difference is not None and record.difference.near_tie]
+    near = [(one.gap or 0.0, record.dtype) for record in records if (one := record.difference) and one.near_tie]
     if not near:
         return None
-    largest = max(record.difference.gap or 0.0 for record in near if record.difference is not None)
+    largest, dtype = max(near)
     return (
-        f"A near tie is a position where plain decoding's two best tokens lie within the rounding of {near[0].dtype} "
+        f"A near tie is a position where plain decoding's two best tokens lie within the rounding of {dtype} "
         f"(here at most {largest:g} apart, in logits). Which of them is chosen depends on the number of tokens in a "
         "pass, not on the method, and later tokens may differ."
     )
@@ -109,14 +109,13 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: LearningArm, p
     index = first_difference(record.token_ids, reference.token_ids)
     if index is None:
         return record
-    gap, best, tolerance = None, 0.0, 0.0
+    gap, tolerance = None, 0.0
     if index < len(reference.token_ids):
         other = record.token_ids[index] if index < len(record.token_ids) else None
         scored, at = plain.place_of(prompt, reference, index)
         gap, best = _gap(plain, scored, record.sample, at, other)
-    if record.dtype == reference.dtype:
-        elsewhere = plain.scored_elsewhere
-        tolerance = near_tie_of(record.dtype, best) if elsewhere else NEAR_TIE.get(record.dtype, 0.0)
+        if record.dtype == reference.dtype:  # another program's answer is scored as part of another prompt
+            tolerance = NEAR_TIE.get(record.dtype, 0.0) if scored is prompt else near_tie_of(record.dtype, best)
     near = gap is not None and gap <= tolerance and tolerance > 0
     return dataclasses.replace(record, difference=Difference(index, gap, near))
 

@@ -101,7 +101,6 @@ class ServedArm(LearningArm):
     """An arm that decodes with an engine. ``scorer`` is the plain-decoding arm of our loop, which checks near ties."""
 
     shows_steps = False  # engines report counts, but no draft trees
-    scored_elsewhere = True
 
     def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: LearningArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)
@@ -158,12 +157,12 @@ class ServedArm(LearningArm):
 
     @override
     def place_of(self, prompt: Prompt, record: PromptRecord, index: int) -> tuple[Prompt, int]:
-        context, rest = list[int](), list(record.token_ids[:index])
-        for turn, size in enumerate(record.turn_tokens):  # the engine's tokens, since our answer may part earlier
-            context = [*prompt.turn_ids(self.pool.pair.tokenizer, turn, context), *rest[:size]]
-            if len(rest) < size:
-                break
-            rest = rest[size:]
+        context, begun = list[int](), 0
+        for turn, size in enumerate(record.turn_tokens):
+            if begun <= index:
+                own = record.token_ids[begun : min(index, begun + size)]
+                context = [*prompt.turn_ids(self.pool.pair.tokenizer, turn, context), *own]
+            begun += size
         return replace(prompt, turns=prompt.turns[:1], token_ids=tuple(context)), 0
 
     @override

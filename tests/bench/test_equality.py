@@ -138,11 +138,10 @@ def test_in_other_programs_a_near_tie_is_four_spacings_at_the_best_logit(dtype, 
 )
 def test_the_limit_is_wider_where_another_program_decodes(elsewhere, spacings, near, prompts):
     class Scorer:
-        scored_elsewhere = elsewhere
         parts = SimpleNamespace(verifier=Greedy())
 
         def place_of(self, prompt, record, index):
-            return prompt, index
+            return dataclasses.replace(prompt) if elsewhere else prompt, index
 
         def decode_observed(self, prompt, sample, observe):
             logits = torch.tensor([[20.0, 20.0 - 0.125 * spacings, 0.0]])
