@@ -20,7 +20,7 @@ COMMANDS = {
     "profile": ("specexp.profile.command", "measure what a step costs on this device"),
     "record": ("specexp.replay.record.command", "record the outputs of target and draft for replay"),
     "what_if": ("specexp.replay.advice.what_if", "find the best tree on many devices from one recording"),
-    "why": ("specexp.commands.why", "show where speculation, or a server's, loses time and what would help"),
+    "why": ("specexp.servers.why", "show where speculation, or a server's, loses time and what would help"),
     "results": ("specexp.commands.results", "join tables of several machines into one page"),
     "export": ("specexp.deploy.export.command", "write an artifact in an engine's format"),
     "serve": ("specexp.deploy.server.command", "serve an artifact behind an OpenAI-compatible API"),

@@ -128,6 +128,20 @@ def test_what_follows_a_proof(experiment, typed, artifact, drafter, code, follow
 
 
 @pytest.mark.slow
+def test_an_artifact_of_a_study_is_run_under_another_name(here, experiment, typed):
+    space = {"builder.init_args.length": {"type": "int", "low": 1, "high": 2}}
+    file = experiment(builder={"class_path": "Chain"}, sweep={"space": space, "n_trials": 1, "confirm": None})
+    config = load_config(file)
+    results = Path(config.output, config.name)
+    results.mkdir(parents=True)
+    for name in ("journal.log", "report.html"):
+        (results / name).touch()
+    folder = save_artifact("found", "static-tree", TREE, aliases=["best-tree"]).folder
+    line = done("verify", file, "--artifact", folder, "--verifier", "Greedy", *PROOF)
+    assert typed(line) == ["run"]
+
+
+@pytest.mark.slow
 def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(here, experiment, typed, monkeypatch):
     site = here / "site"
     site.mkdir()

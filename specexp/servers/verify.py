@@ -254,7 +254,7 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     if same and not given.plain_body and not given.concurrency:
         raise EngineError(NO_PLAIN)
     texts = prompts_of(given)
-    models = {one: client.model_of(one, given.model, given.seconds, "--model") for one in {url: None, plain_url: None}}
+    models = {one: client.model_of(one, given.model, given.seconds, "--model") for one in {url, plain_url}}
     limits = {"max_tokens": given.max_tokens, "temperature": 0}
     # llama.cpp's answers depend on the prompts that its cache has kept
     kept = {"cache_prompt": False} if client.owner_of(url, given.seconds) == "llamacpp" else {}

@@ -1,11 +1,12 @@
-"""``python -m specexp.why --endpoint URL``: explains where a server loses time.
+"""``python -m specexp.why``: explains where a composition or, with ``--endpoint URL``, a server loses time.
 
-Its costs are fitted to requests with several draft lengths. Its acceptance comes from its own counters.
+A server's costs are fitted to requests with several draft lengths. Its acceptance comes from its own counters.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,9 @@ import numpy as np
 from specexp.bench.signatures import likely_cause, template_cause
 from specexp.engines import openai_client as client
 from specexp.engines.engine import EngineError
+from specexp.replay.advice import why
 from specexp.servers.counters import Drafts, draft_counters
-from specexp.servers.options import endpoint_parser, prompts_of, run_endpoint_command, server_url
+from specexp.servers.options import endpoint_parser, prompts_of, run_endpoint_command, server_url, watches_server
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,15 +92,18 @@ class ServerCosts(NamedTuple):
         return max(0.0, (self.fixed + self.token * drafts.drafted / drafts.steps) / self.plain - 1)
 
 
-def why_endpoint(arguments: Sequence[str]) -> int:
-    """Run ``python -m specexp.why --endpoint URL``; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not watches_server(given):
+        return why.main(given)
     about = "Measure what a server's drafts cost and gain, and name the likely cause if they do not pay."
     parser = endpoint_parser("why", about, max_prompts=16)
     field = "field that sets a request's draft length; known for our server and llama.cpp's"
     parser.add_argument("--length-field", metavar="NAME", help=field)
     also = "servers of the same model with other draft lengths, if requests cannot choose one"
     parser.add_argument("--also", type=server_url, metavar="URL", nargs="+", default=(), help=also)
-    return run_endpoint_command(parser, arguments, _act)
+    return run_endpoint_command(parser, given, _act)
 
 
 def _act(given: argparse.Namespace) -> int:

@@ -53,6 +53,16 @@ def test_steps_without_a_draft_count_as_steps(pair) -> None:
     assert (answer.steps, answer.accepted_drafts, answer.drafted_nodes) == (4, 4, 6)
 
 
+def test_an_end_token_without_text_is_no_accepted_draft(pair, monkeypatch) -> None:
+    """vLLM without speculation sends the token that ends an answer alone, and with no text."""
+    sent = Streamed("abc", [0.1, 0.2, 0.3], "a", "stop", tokens=4, token_ids=[5, 6, 7, 2])
+    monkeypatch.setattr(http_engines, "complete", lambda *given: sent)
+    monkeypatch.setattr(http_engines, "model_of", lambda *given: "fake")
+    engine = OpenAIEndpoint(url="http://127.0.0.1:9", plain_url="http://127.0.0.1:8", model="fake")
+    answer = engine.start(pair).answer(engine, [1, 2], 8, frozenset({2}))
+    assert (answer.steps, answer.accepted_drafts) == (4, 0)
+
+
 @pytest.mark.slow
 def test_a_server_that_a_command_starts_answers(pair) -> None:
     for answer in answered(pair):

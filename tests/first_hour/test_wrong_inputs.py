@@ -242,6 +242,9 @@ COMMANDS = [
         "--shard must not be given with --on, which gives each worker its shard",
     ),
     Row("record mine.yaml --record.to r --engine HuggingFace --dry-run", "engine must be left out"),
+    Row(
+        "profile mine.yaml --engine HuggingFace --dry-run", "the passes of HuggingFace cannot be measured: leave it out"
+    ),
     Row("export mine.yaml --to vllm --draft=", "--draft must not be empty"),
     Row("verify --endpoint http://x --plain http://x", "--plain must be another server of the same model"),
     Row("verify mine.yaml --endpoint http://x", "--endpoint takes no configuration file, got mine.yaml"),

@@ -6,10 +6,10 @@ import sys
 import pytest
 from helpers import drafting_server
 
-from specexp.commands.why import main
 from specexp.config.artifacts import save_artifact
 from specexp.engines import openai_client
 from specexp.engines.server import StartedServer, free_port
+from specexp.servers.why import main
 
 FREE = ("--virtual", "--step", "4", "--fixed", "4", "--token", "0.01")
 

@@ -8,6 +8,7 @@ from helpers.fake_bench import FakeBench, read_section, settings
 
 from specexp.config import ConfigError
 from specexp.config.check import Checker
+from specexp.config.sweep import name_of
 from specexp.sweep.space import Space, check_goals
 
 NODES = {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 8}}
@@ -153,3 +154,12 @@ def test_a_known_configuration_names_a_method():
     params = {"method": "chain while sure", "builder.init_args.nodes": 2}
     assert Space(chosen).params_of(chosen.known[0].overrides) == params
     assert Space(chosen).params_of({"builder": {"class_path": "Elsewhere"}}) is None
+
+
+def test_a_settings_name_leaves_out_what_is_not_set():
+    settings = {"method": "ngram", "num_speculative_tokens": 4, "model": None}
+    engine = {
+        "class_path": "specexp.engines.vllm.VLLM",
+        "init_args": {"settings": settings, "target": None, "eager": True},
+    }
+    assert name_of({"engine": engine}) == "VLLM(settings=(method=ngram, num_speculative_tokens=4), eager=True)"

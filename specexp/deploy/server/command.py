@@ -75,8 +75,8 @@ def _run(options: argparse.Namespace) -> int:
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
     if "drafter" not in artifact.recorded:
-        purpose = f"; {artifact.purpose}" if artifact.purpose else ""
-        raise ArtifactError(f"{artifact.folder}: kind {artifact.kind!r} records no drafter to serve{purpose}")
+        why = f"kind {artifact.kind!r} records no drafter to serve{artifact.purpose and '; '}{artifact.purpose}"
+        raise ArtifactError(f"{artifact.folder}: {why}")
     missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
     if missing:
         return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
