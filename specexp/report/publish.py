@@ -366,7 +366,7 @@ def sole_writer(
 
 def check_run_folder(config: Config, folder: Path) -> None:
     """Raise ConfigError if a run would replace the results of a study."""
-    if _is_study(folder):
+    if is_study(folder):
         raise _holds(config, folder, "the results of a sweep")
 
 
@@ -374,11 +374,12 @@ def check_study_folder(config: Config, folder: Path) -> None:
     """Raise ConfigError if a study would replace the results of another command."""
     if (folder / RECORDS).exists():
         raise _holds(config, folder, "the results of a run")
-    if (folder / PAGE).exists() and not _is_study(folder):
+    if (folder / PAGE).exists() and not is_study(folder):
         raise _holds(config, folder, "the results of another command")
 
 
-def _is_study(folder: Path) -> bool:
+def is_study(folder: Path) -> bool:
+    """Return whether a folder holds the results of a study."""
     return any((folder / name).exists() for name in OF_A_STUDY)
 
 

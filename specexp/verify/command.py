@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import BEST, resolve
@@ -86,8 +87,11 @@ def _act(config: Config, dry_run: bool) -> int:
         options = [*model_options(config), *trust_options(config)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
+        from specexp.report.publish import is_study
+
         artifact = artifact_again(config, config.artifact) if config.artifact else {}
-        name = {"name": f"{config.name}-artifact"} if artifact and config.sweep is not None else {}
+        taken = is_study(Path(config.output, config.name))
+        name = {"name": f"{config.name}-artifact"} if taken else {}
         again = experiment_again(config, {**artifact, **name})
         current_result().next = command_line("run", *again, why="measures its speed")
     return (0 if found.known else 3) if found.passed else 1
