@@ -12,6 +12,8 @@ from helpers.fake_bench import FakeBench, opened, settings
 from helpers.small_study import write
 
 from specexp.bench.record import read_records
+from specexp.config import build_workload, load_config
+from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
 from specexp.sweep.one_process import OneProcess
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan, fit_plan
@@ -166,6 +168,23 @@ def test_the_best_are_confirmed_on_more_prompts_than_the_others_while_time_is_le
     prompts = Counter(record.arm for record in records)
     assert prompts.pop("plain") == decoded
     assert sorted(prompts.values()) == [2, decoded]
+
+
+@pytest.mark.parametrize(("now", "needed", "exhausted"), [(9e9, "all", False), (0.0, 10**6, True)])
+def test_no_more_prompts_are_proposed_than_the_set_has(small, monkeypatch, now, needed, exhausted):
+    from specexp.sweep import conclusion
+
+    small["sweep"] |= {"n_trials": 1, "minutes": 60, "confirm": {"best": 1, "data": {"max_prompts": 10**6}}}
+    small["baselines"] = ["plain"]
+    proposed = []
+    monkeypatch.setattr("specexp.sweep.confirmation.time", lambda: now)
+    monkeypatch.setattr("specexp.sweep.plan.StudyPlan.within", lambda plan, *given, **how: replace(plan, confirmed=1))
+    monkeypatch.setattr(conclusion, "prompts_needed", lambda *given: 10**6)
+    propose = lambda *given, **how: proposed.append((given[3], how["exhausted"])) or {}  # noqa: E731
+    monkeypatch.setattr(conclusion, "more_prompts", propose)
+    assert main([write(small)]) == 0
+    rows = len(build_workload(with_prompts_of(load_config("runs/small/config.yaml"), "confirm")).rows())
+    assert proposed == [(rows if needed == "all" else needed, exhausted)]
 
 
 @pytest.mark.parametrize("fast", [0, 1])
