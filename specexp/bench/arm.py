@@ -189,7 +189,7 @@ class LearningArm(Arm):
                 break
 
     def place_of(self, prompt: Prompt, record: PromptRecord, index: int) -> tuple[Prompt, int]:
-        """Return the prompt, another one in other programs, and the index in our answer where a token is scored."""
+        """Return the prompt and the index in our answer at which a token is scored. Engines return another prompt."""
         return prompt, index
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:

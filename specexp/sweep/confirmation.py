@@ -122,8 +122,8 @@ def confirm(
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`. Only the ``best``
-    candidates that are fastest on the first :data:`COMMON` prompts, not in the search, and plain decoding go on.
+    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`. After the first
+    :data:`COMMON` prompts, plain decoding and the ``best`` candidates that were fastest on them go on.
 
     Args:
         tick: Called after every prompt.
