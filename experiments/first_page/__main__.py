@@ -191,10 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "by position": "",
     }
     heads, *rows = (row for name in BY_TASK for row in rows_of(Path("runs", name, "tasks.csv"), tasks))
-    question = "Which static tree is fastest for Token Recycling here?"
     blocks = {
         "ratio": table[1][4],
-        "main job": _code(question, aligned(table), *answer),
+        "main job": _code(aligned(table), *answer),
         "by task": _code(aligned([heads, *(row for row in rows if row != heads)])),
         "engines": _code(engines(compared)),
     }
