@@ -11,7 +11,7 @@ import numpy as np
 
 from specexp.artifacts.environment import high_load
 from specexp.base.cores import usable_cores
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
@@ -266,6 +266,12 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
             )
 
 
+def longest_context(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> int:
+    """Return the number of tokens of the longest prompt and its answer."""
+    most = config.generation.max_new_tokens
+    return max(prompt.longest_context(pair.tokenizer, most) for prompt in prompts)
+
+
 def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
     """Read the prompts. Raises ConfigError if they cannot be read or do not fit in the target's context."""
     data = build_data(config, pair.tokenizer)
@@ -289,10 +295,13 @@ def rehearse(config: Config) -> LiveBackend:
     if config.get("trainer"):  # importing Lightning takes seconds
         build_trainer(config)
     pair = build_outline(config)
-    load_prompts(config, pair)
+    prompts = load_prompts(config, pair).prompts
     backend = LiveBackend.of(config, pair)
     arms = []
     for spec in arm_specs(config):
+        if spec.engine is not None and not spec.engine.lacks():  # what it lacks is said later
+            with restated(ValueError, lambda error: ConfigError(f"{spec.where}: engine: {error}")):  # noqa: B023
+                spec.engine.check(pair, longest_context(config, prompts, pair))
         # engines are not made: they need weights to start, and their settings have already been checked
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()

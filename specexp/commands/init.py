@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from specexp.base.messages import counted, restated
+from specexp.commands.engine_study import STUDIED, EngineStudy, engine_study
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -44,6 +45,10 @@ def _act(given: argparse.Namespace) -> int:
         raise ConfigError(f"--device must be a torch device such as cpu or cuda:1, got {given.device!r}")
     if not 0 <= given.temperature <= 10:
         raise ConfigError(f"--temperature must be from 0 (greedy) to 10, got {given.temperature}")
+    if given.temperature and given.engine in STUDIED:
+        raise ConfigError(
+            f"--temperature must be 0 with --for {given.engine}, since its answers are compared token by token"
+        )
     folder = Path(given.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"FOLDER must be new or an empty folder, got {folder}")
@@ -135,10 +140,7 @@ def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[st
         prompts = _from_anywhere(given.prompts)
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
-    shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
-    methods, kept, dropped, foreign = usable_methods(
-        shared, given.draft is not None, given.target == "stdlib", given.engine, _verifier(given)
-    )
+    study, methods, searches = _searched(given)
     searched, confirmed = _split(count)
     why = "set by --dtype"
     if given.dtype is None:
@@ -148,30 +150,43 @@ def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[st
         f"chat template: {_template_line(given, prompts, files.get(prompts))}",
         f"prompts: {searched} for the search and {confirmed} others for the confirmation, of {count}",
         f"time: about {_MINUTES} minutes (sweep.minutes), {_NEW_TOKENS} new tokens a prompt",
-        "; ".join(
-            [
-                f"methods: {kept} of {kept + len(dropped) + len(foreign)}",
-                *(
-                    f"{counted(len(names), 'other')} {why} ({', '.join(names)})"
-                    for names, why in (
-                        (dropped, "need a draft model or heads"),
-                        (foreign, f"do not run in {given.engine} by themselves"),
-                    )
-                    if names
-                ),
-            ]
-        ),
+        *searches,
     ]
-    if given.engine == "vllm" and foreign:
-        decisions.append("others draft inside vllm with specexp's drafter: leave out --for, then export the artifact")
-    if given.engine is not None:
-        decisions.append(f"the study decodes in specexp: to tune {given.engine} itself, see docs/engines.md")
     return {
-        "experiment.yaml": _experiment(folder.name, given, prompts, count),
-        "methods.yaml": methods,
+        "experiment.yaml": _experiment(folder.name, given, prompts, count, study),
+        **methods,
         "README.md": _readme(folder, given),
         **files,
     }, decisions
+
+
+def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, str], list[str]]:
+    """Return what the study searches: an engine's settings, or methods of ours as a file by its name; and lines."""
+    if given.engine in STUDIED:
+        file = shipped(f"sweeps/{STUDIED[given.engine]}")
+        study = engine_study(given.engine, file, given.target, given.draft, given.device)
+        lines = [_choices_line("settings", study.kept, {"need a draft model, a head or an artifact": study.lacking})]
+        python = study.sections["engine"]["init_args"].get("python")
+        if given.engine == "vllm":
+            absent = "not found: set engine.init_args.python to the interpreter of vLLM's environment (docs/vllm.md)"
+            lines.append(f"python: {python or absent}")
+        return study, {}, lines
+    shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
+    methods, kept, dropped, foreign = usable_methods(
+        shared, given.draft is not None, given.target == "stdlib", given.engine, _verifier(given)
+    )
+    others = {"need a draft model or heads": dropped, f"do not run in {given.engine} by themselves": foreign}
+    lines = [_choices_line("methods", kept, others)]
+    if given.engine is not None:
+        lines.append(f"the study decodes in specexp, and its speedups are of that, not of {given.engine}")
+    return None, {"methods.yaml": methods}, lines
+
+
+def _choices_line(kind: str, kept: Sequence[str], others: Mapping[str, Sequence[str]]) -> str:
+    """Return a line on the choices that a study searches and on those that it lacks, by reason."""
+    count = len(kept) + sum(map(len, others.values()))
+    lacking = [f"{counted(len(names), 'other')} {why} ({', '.join(names)})" for why, names in others.items() if names]
+    return "; ".join([f"{kind}: {len(kept)} of {count}", *lacking])
 
 
 def _split(count: int) -> tuple[int, int]:
@@ -233,11 +248,11 @@ def _verifier(given: argparse.Namespace) -> dict[str, Any]:
 
 def usable_methods(
     text: str, has_draft: bool, is_embedded: bool, engine: str | None, verifier: dict[str, Any]
-) -> tuple[str, int, list[str], list[str]]:
+) -> tuple[str, list[str], list[str], list[str]]:
     """Remove methods from the text of ``methods.yaml``, with their settings.
 
-    Returns the text, the number of kept methods, and two lists of the others. Those of the first lack a draft model or
-    heads, and those of the second do not run in ``engine`` with this verifier.
+    Returns the text and three lists of names: the kept methods, those that lack a draft model or heads, and those that
+    do not run in ``engine`` with this verifier.
     """
     sweep = yaml.safe_load(text)["sweep"]
     choices = sweep["space"]["method"]["choices"]
@@ -261,7 +276,7 @@ def usable_methods(
             skips = key is not None and key[1] not in keys
         if not (skips or line.startswith("#")):
             lines.append(line)
-    return "".join(lines), len(choices) - len(dropped), lacking, foreign
+    return "".join(lines), [one["name"] for one in choices if one["name"] not in dropped], lacking, foreign
 
 
 def _write(folder: Path, files: dict[str, str]) -> list[Path]:
@@ -279,7 +294,7 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
     return [folder / name for name in files]
 
 
-def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
+def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int, study: EngineStudy | None) -> str:
     searched, confirmed = _split(count)
     draft = {} if given.draft is None else {"draft": given.draft}
     options = {"field": given.field, "chat_template_kwargs": given.template_arguments}
@@ -287,10 +302,16 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
     if given.unusable != "refuse":
         data["unusable"] = given.unusable
     dtypes = {"target_dtype": given.dtype, "draft_dtype": given.dtype}
+    question = "Which method is fastest for this model and these prompts here, and with which setting?"
+    if study is not None:
+        question = f"With which settings does {given.engine} speculate fastest for this model and these prompts here?"
+    parts: dict[str, Any] = {"baselines": ["plain"]}  # Hugging Face's loop may take more time than all candidates
+    if study is not None:
+        parts = study.sections
     content = {
-        "compose": ["methods.yaml"],
+        **({"compose": ["methods.yaml"]} if study is None else {}),
         "name": name,
-        "question": "Which method is fastest for this model and these prompts here, and with which setting?",
+        "question": question,
         "pair": {"target": given.target, **draft, **dtypes, "device": given.device},
         "data": {
             "prompts": prompts,
@@ -301,37 +322,46 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         },
         "verifier": _verifier(given),
         "generation": {"max_new_tokens": _NEW_TOKENS, "seed": 0},
-        "baselines": ["plain"],  # Hugging Face's loop may take more time than all candidates together
+        **parts,
         "sweep": {
             "minutes": _MINUTES,
+            **parts.get("sweep", {}),
             "confirm": {"data": {"max_prompts": confirmed}},
         },
     }
     return (
         "# python -m specexp.sweep experiment.yaml\n"
         "# Every key is explained by python -m specexp.sweep experiment.yaml --help KEY.\n"
-        + yaml.safe_dump(content, sort_keys=False, width=110)
+        + yaml.safe_dump(content, sort_keys=False, width=110, default_flow_style=None)
     )
 
 
 def _readme(folder: Path, given: argparse.Namespace) -> str:
-    drafting = " and its draft" if given.draft else ""
-    has_draft = given.draft or given.target == "stdlib"  # the embedded target has its own draft
-    draft = ", pair.draft" if has_draft else ""
-    models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
-    artifacts = shlex.quote(f"artifacts/{folder.name}")
-    second = f", {given.draft!r}" if given.draft else ""
-    last = f"python -m specexp.serve {artifacts}/best --target {models}  # if it is faster: a server with OpenAI's API"
-    if given.engine:
-        last = f"python -m specexp.export {shlex.quote(f'runs/{folder.name}')} --to {given.engine}  # its settings"
-    return f"""# The fastest lossless decoding of `{given.target}`{drafting}
-
+    run, artifacts = (shlex.quote(f"{kind}/{folder.name}") for kind in ("runs", "artifacts"))
+    commands = f"""
 ```bash
 cd {shlex.quote(str(folder))}
 python -m specexp.doctor                                  # what this machine can do
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: finds mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
-python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is its output the target's own?
+"""
+    if given.engine in STUDIED:
+        return f"""# The fastest speculation of {given.engine} with `{given.target}`
+{commands}python -m specexp.export {artifacts}/best --to {given.engine}  # the settings and the command of its server
+```
+
+Each setting is compared, prompt by prompt and token by token, with the engine's own plain decoding.
+"""
+    drafting = " and its draft" if given.draft else ""
+    has_draft = given.draft or given.target == "stdlib"  # the embedded target has its own draft
+    draft = ", pair.draft" if has_draft else ""
+    models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
+    second = f", {given.draft!r}" if given.draft else ""
+    last = f"python -m specexp.serve {artifacts}/best --target {models}  # if it is faster: a server with OpenAI's API"
+    if given.engine:
+        last = f"python -m specexp.export {run} --to {given.engine}  # its settings"
+    return f"""# The fastest lossless decoding of `{given.target}`{drafting}
+{commands}python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is its output the target's own?
 {last}
 ```
 
@@ -377,7 +407,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=_DTYPES,
         help="dtype of the weights; by default that of a folder's config.json, or bfloat16",
     )
-    add("--for", dest="engine", choices=tuple(ENGINES), help="an engine: search only methods that it runs too")
+    add(
+        "--for", dest="engine", choices=tuple(ENGINES), help="the engine to tune; sglang, ...: methods that it runs too"
+    )
     add("--prompts", metavar="FILE", help=files)
     add("--field", help="the field or column with the prompts; recognized if left out")
     add(

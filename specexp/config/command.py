@@ -119,7 +119,7 @@ def run_command(
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after):
-        config = _read(given, short)
+        config = _read(given, short, re.findall(r"--[a-z-]+", usage))
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
@@ -128,9 +128,10 @@ def run_command(
     return found.exit_code
 
 
-def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
+def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]) -> Config:
     if given[0].startswith("--"):
-        raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}")
+        hint = did_you_mean(given[0], options)
+        raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}{hint}")
     for argument in given[1:]:
         name, equals, _ = argument.partition("=")
         if equals and name in OPTIONS:

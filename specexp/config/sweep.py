@@ -247,7 +247,7 @@ class Confirm(_Stage):
     """The stage that measures the best trials again, on prompts that the search does not use.
 
     Attributes:
-        best: Number of trials to measure again.
+        best: Number of the best trials to measure again. Without ``of_each``, those that ``enqueue`` names follow.
         of_each: Categorical key of the space; the best trial for each of its choices is confirmed too.
     """
 

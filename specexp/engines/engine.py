@@ -128,6 +128,13 @@ class ForeignEngine(metaclass=Checked):
         absent = next((file for file in self.files if not Path(file).exists()), None)
         return "" if absent is None else f"needs {absent}, which does not exist"
 
+    def check(self, pair: ModelPair, longest: int) -> None:
+        """Raise an EngineError if the engine cannot decode with this pair. Its weights need not be loaded.
+
+        Args:
+            longest: number of tokens of the longest prompt and its answer.
+        """
+
     @property
     @abstractmethod
     def restart_key(self) -> Hashable:

@@ -376,6 +376,10 @@ class LlamaCppServer(HttpEngine):
         return ""
 
     @override
+    def check(self, pair: ModelPair, longest: int) -> None:
+        self.words(0, pair)
+
+    @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
         # at temperature 0 alone, its sort for top_k decides between equal logits; top_k 1 takes the lowest id
         return {"cache_prompt": False, "return_tokens": True, "ignore_eos": not eos, "top_k": 1}

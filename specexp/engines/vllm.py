@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import read_artifact
+from specexp.base.messages import restated
 from specexp.config.named_artifacts import local
 from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds, options
@@ -110,6 +111,16 @@ class VLLM(HttpEngine):
         except PairError:
             return f"cannot load its draft {one.model!r}, which is not a folder, and the hub cannot be reached"
         return ""
+
+    @override
+    def check(self, pair: ModelPair, longest: int) -> None:
+        if longest > self.max_model_len:
+            why = f"{longest}, the tokens of the longest prompt and its answer, got {self.max_model_len}"
+            raise EngineError(f"VLLM: max_model_len must be at least {why}")
+        one = self.settings
+        if one is not None and one.model == PROPOSER:
+            with restated(ArtifactError, lambda error: EngineError(f"VLLM: settings.revision: {error}")):
+                read_artifact(local(one.revision or "")).check(tokenizer=pair.tokenizer)
 
     @property
     @override

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from specexp.base.messages import first_line, restated
 from specexp.bench.equality import InFloat32
+from specexp.bench.experiment import longest_context
 from specexp.bench.live import LiveBackend
 from specexp.config import Config, build_engine, build_execution, build_parts
 from specexp.sweep.bench import Bench, different
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
+    from specexp.engines.engine import ForeignEngine
     from specexp.models.pair import ModelPair
     from specexp.sweep.study_config import StudyConfig
     from specexp.sweep.trials import Confirmed
@@ -54,13 +56,23 @@ class EngineBench(Bench):
         # what plain decoding lacks ends the whole study
         if (why := engine.lacks()) and not build_engine(self.config).plain().lacks():
             raise ValueError(f"{type(engine).__name__} {why}")
+        if not why:
+            self._check(engine)
         return self.arm(name, self.plain_parts, engine=engine)
 
     @override
     def plain(self) -> LearningArm:
         with restated(ValueError, lambda error: self.config.checker.error(("engine",), f": {first_line(error)}")):
             engine = build_engine(self.config).plain()
+            if not engine.lacks():
+                self._check(engine)
         return self.arm(PLAIN, self.plain_parts, engine=engine)
+
+    def _check(self, engine: ForeignEngine) -> None:
+        """Raise EngineError if the engine cannot decode the prompts of all stages with these models."""
+        assert self.pair is not None
+        for stage in (None, *self.config.sweep.stages):
+            engine.check(self.pair, longest_context(self.config, self.data(stage).prompts, self.pair))
 
     @override
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:

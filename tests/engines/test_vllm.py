@@ -69,6 +69,17 @@ def test_a_drafter_of_ours_needs_its_artifact(vllm_here) -> None:
         assert why in lacks
 
 
+def test_prompts_and_drafters_that_do_not_fit_the_models_are_refused_before_the_start(vllm_here) -> None:
+    pair = load_pair("stdlib", weights=False)
+    VLLM(max_model_len=64).check(pair, 64)
+    with pytest.raises(EngineError, match=r"max_model_len must be at least 65, the tokens of the longest .* got 64"):
+        VLLM(max_model_len=64).check(pair, 65)
+    ours = VLLM(VllmSettings("custom_class", 4, PROPOSER, "smollm2:tree"))
+    with pytest.raises(EngineError, match=r"settings.revision: .*tokenizer"):
+        ours.check(pair, 64)
+    ours.check(load_pair("smollm2", weights=False), 64)
+
+
 @pytest.mark.parametrize(
     ("engine", "named"),
     [

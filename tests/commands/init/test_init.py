@@ -93,6 +93,11 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here):
         (["x: y"], "FOLDER must be a plain folder name such as tree_shape, got 'x: y'"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
         (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
+        (
+            ["study", "--for", "vllm", "--temperature", "1"],
+            "--temperature must be 0 with --for vllm, since its answers",
+        ),
+        (["study", "--for", "llama-cpp"], "--target must be a GGUF file with --for llama-cpp, got 'stdlib'"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, arguments, shown):
@@ -161,8 +166,44 @@ def test_template_arguments_and_unusable_rows_reach_the_experiment(here, capsys)
     assert config.get("data.unusable") == "skip"
 
 
-def test_a_method_that_an_engine_does_not_sample_is_left_out(here, capsys):
-    for temperature, kept in (("0", True), ("0.7", False)):
-        given = ["--draft", "stdlib-small", "--for", "openvino", "--temperature", temperature]
-        assert main([temperature, *given]) == 0
-        assert ("DraftModel" in (here / temperature / "methods.yaml").read_text()) is kept
+@pytest.mark.parametrize(
+    ("engine", "models", "kept", "settings"),
+    [
+        ("vllm", ["owner/target"], ["n-grams", "suffixes"], 4),
+        ("vllm", ["owner/target", "--draft", "owner/draft"], ["n-grams", "suffixes", "draft model"], 4),
+        ("vllm", ["smollm2"], ["n-grams", "suffixes", "our drafter"], 4),
+        ("llama-cpp", ["smollm2.gguf"], ["n-grams", "n-grams in a map"], 4),
+        ("openvino", ["owner/target"], ["lookup"], 2),
+        ("openvino", ["stdlib"], ["lookup", "draft model"], 2),
+    ],
+)
+def test_for_an_engine_the_study_searches_the_settings_that_the_models_allow(
+    here, capsys, engine, models, kept, settings
+):
+    assert main(["study", "--for", engine, "--target", *models]) == 0
+    assert f"\nsettings: {len(kept)} of " in capsys.readouterr().out
+    config = load_config(here / "study" / "experiment.yaml")
+    choices = config.get("sweep.space.engine.choices")
+    assert [one["name"] for one in choices] == kept
+    assert {one["class_path"] for one in choices} == {config.get("engine.class_path")}
+    assert len(config.get("sweep.space")) == 1 + settings
+    assert config.get("sweep.export.kind") == "engine-settings"
+    if "--draft" in models:
+        assert choices[-1]["init_args"]["settings"]["model"] == "owner/draft"
+    assert f"python -m specexp.export artifacts/study/best --to {engine}" in (here / "study" / "README.md").read_text()
+
+
+def test_vllms_interpreter_is_found_from_the_new_folder(here, capsys):
+    assert main(["without", "--for", "vllm", "--target", "owner/target"]) == 0
+    assert "python: not found: set engine.init_args.python" in capsys.readouterr().out
+    (here / ".vllm" / "bin").mkdir(parents=True)
+    (here / ".vllm" / "bin" / "python").touch()
+    assert main(["with", "--for", "vllm", "--target", "owner/target"]) == 0
+    config = load_config(here / "with" / "experiment.yaml")
+    assert config.get("engine.init_args.python") == str(here / ".vllm" / "bin" / "python")
+
+
+def test_for_an_engine_that_specexp_does_not_start_the_methods_are_those_that_it_has(here, capsys):
+    assert main(["study", "--for", "sglang"]) == 0
+    assert "do not run in sglang by themselves" in capsys.readouterr().out
+    assert "ParametricTree" not in (here / "study" / "methods.yaml").read_text()
