@@ -165,7 +165,7 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
     if given.engine in STUDIED:
         file = shipped(f"sweeps/{STUDIED[given.engine]}")
         study = engine_study(given.engine, file, given.target, given.draft, given.device)
-        lines = [_choices_line("settings", study.kept, {"need a draft model, a head or an artifact": study.lacking})]
+        lines = [_choices_line("settings", study.kept, {"for want of a draft model, a head or an artifact": study.lacking})]
         python = study.sections["engine"]["init_args"].get("python")
         if given.engine == "vllm":
             absent = "not found: set engine.init_args.python to the interpreter of vLLM's environment (docs/vllm.md)"
@@ -175,7 +175,7 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
     methods, kept, dropped, foreign = usable_methods(
         shared, given.draft is not None, given.target == "stdlib", given.engine, _verifier(given)
     )
-    others = {"need a draft model or heads": dropped, f"do not run in {given.engine} by themselves": foreign}
+    others = {"for want of a draft model or heads": dropped, f"since {given.engine} has none of them": foreign}
     lines = [_choices_line("methods", kept, others)]
     if given.engine is not None:
         lines.append(f"the study decodes in specexp, and its speedups are of that, not of {given.engine}")
@@ -185,7 +185,7 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
 def _choices_line(kind: str, kept: Sequence[str], others: Mapping[str, Sequence[str]]) -> str:
     """Return a line on the choices that a study searches and on those that it lacks, by reason."""
     count = len(kept) + sum(map(len, others.values()))
-    lacking = [f"{counted(len(names), 'other')} {why} ({', '.join(names)})" for why, names in others.items() if names]
+    lacking = [f"left out {why}: {', '.join(names)}" for why, names in others.items() if names]
     return "; ".join([f"{kind}: {len(kept)} of {count}", *lacking])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -418,7 +419,7 @@ class LlamaCppServer(HttpEngine):
     def _check_tokens(self, target: str, pair: ModelPair) -> None:
         """Raise EngineError if the target's file is damaged, or of a model with another tokenizer than the pair's."""
         with restated(ValueError, lambda error: EngineError(f"LlamaCppServer: target: {error}")):
-            tokens = gguf_metadata(target)[0].get("tokenizer.ggml.tokens", ())
+            tokens = _tokens_of(target)
         own = pair.tokenizer.get_vocab()
         wrong = sum(own.get(token) != number for number, token in enumerate(tokens))
         if 2 * wrong > len(tokens):
@@ -429,3 +430,8 @@ class LlamaCppServer(HttpEngine):
 
     def _by_wheel(self) -> bool:
         return self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None
+
+
+@cache  # a study checks every candidate, and reading takes a second
+def _tokens_of(file: str) -> Sequence[str]:
+    return tuple(gguf_metadata(file)[0].get("tokenizer.ggml.tokens", ()))

@@ -146,7 +146,7 @@ def test_five_lines_say_what_was_decided(here, capsys, model_folder):
         "chat template: none, so prompts are continued as text",
         "prompts: 4 for the search and 5 others for the confirmation, of 9",
         "time: about 10 minutes (sweep.minutes), 128 new tokens a prompt",
-        "methods: 7 of 18; 11 others need a draft model or heads (Medusa, EAGLE, draft chain,",
+        "methods: 7 of 18; left out for want of a draft model or heads: Medusa, EAGLE, draft chain,",
     ):
         assert f"\n{line}" in out, line
     config = load_config(here / "study" / "experiment.yaml")
@@ -205,5 +205,5 @@ def test_vllms_interpreter_is_found_from_the_new_folder(here, capsys):
 
 def test_for_an_engine_that_specexp_does_not_start_the_methods_are_those_that_it_has(here, capsys):
     assert main(["study", "--for", "sglang"]) == 0
-    assert "do not run in sglang by themselves" in capsys.readouterr().out
+    assert "; left out since sglang has none of them: " in capsys.readouterr().out
     assert "ParametricTree" not in (here / "study" / "methods.yaml").read_text()
