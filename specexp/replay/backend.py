@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
-from specexp.artifacts.fingerprint import target_fingerprint
+from specexp.artifacts.fingerprint import Fingerprint, target_fingerprint
 from specexp.base.messages import first_line, restated
-from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, StepTimes, in_loops, sequence_name
+from specexp.bench.arm import Arm, Generation, LearningArm, ModelledSeconds, StepTimes, in_loops, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
@@ -26,7 +26,7 @@ from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
 from specexp.data import LoadedPrompts, Prompt, Workload
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
+from specexp.replay.format.recording import RecordedTurn, Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity, fidelity_note, models_in, static_shape
 from specexp.replay.play.player import Player, RecordedSource
@@ -34,13 +34,10 @@ from specexp.replay.play.player import Player, RecordedSource
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.bench.arm import Arm
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
     from specexp.models.pair import ModelPair
-    from specexp.replay.format.recording import RecordedTurn
 
 NO_CLOCK = "none: replayed without a latency profile"
 

@@ -14,11 +14,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line, restated
 from specexp.config.command import Options, answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 from specexp.engines.openai_client import KEY
+from specexp.models.smollm2 import SMOLLM2
+from specexp.models.sources import PairError, checked_sources
 
 if TYPE_CHECKING:
     import socket
@@ -57,9 +60,6 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server until SIGTERM or Ctrl-C, finish the accepted requests, and return the exit code."""
     options = _parser().parse_args(arguments)
-    from specexp.artifacts import ArtifactError
-    from specexp.models.sources import PairError
-
     try:
         return answered(lambda: _run(options), "the server was not ready yet")
     except (ArtifactError, PairError) as error:
@@ -67,9 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from specexp.artifacts import ArtifactError
     from specexp.config.artifacts import load_artifact
-    from specexp.models.sources import checked_sources
 
     _check(options)
     key = _key(options.api_key_file)
@@ -102,8 +100,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _target_of(artifact: LoadedArtifact) -> str:
     """Return the model an artifact was measured with. Raises ConfigError unless it is smollm2 or stdlib."""
-    from specexp.models.smollm2 import SMOLLM2
-
     pair = (artifact.provenance.get("config") or {}).get("pair") or {}
     target = str(pair.get("target", "stdlib"))
     if target not in (SMOLLM2, "stdlib"):  # an artifact is not trusted, so it cannot choose what is loaded
@@ -147,7 +143,6 @@ def _serve(
 ) -> int:
     import torch
 
-    from specexp.artifacts import ArtifactError
     from specexp.deploy.server.app import Server
     from specexp.deploy.server.http_server import HttpServer
     from specexp.deploy.server.loading import decoding_thread_of, save_state

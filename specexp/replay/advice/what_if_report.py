@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +15,11 @@ from specexp.base.messages import counted
 from specexp.bench.statistics import Speedup, mean_by_prompt
 from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.core.tree import RankPath, TreeShape
+from specexp.replay.format.recording import Recording
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.report.pictures import draw_trees
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
-
-if TYPE_CHECKING:
-    from specexp.replay.format.recording import Recording
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.base.messages import counted
 from specexp.bench.metrics import metric_named
-from specexp.bench.statistics import breakdown
+from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import Speedup, breakdown
+from specexp.core.latency import LatencyProfile
 from specexp.report.comparison import acceptance_table
 from specexp.report.publish import Report
 from specexp.report.sections import ratios_chart
 from specexp.report.table import Table, columns
-
-if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
-    from specexp.bench.statistics import Speedup
-    from specexp.core.latency import LatencyProfile
 
 NOW, PLAIN = "now", "plain"
 _ROWS = "rows beyond the first"

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
+from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane, OutcomeObserver
 from specexp.core.outcome import GenerationResult, Outcome, Top, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import PassResult, Target
@@ -29,11 +30,6 @@ from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
-
-if TYPE_CHECKING:
-    import torch
-
-    from specexp.core.loop import OutcomeObserver
 
 _ENDED = -1
 """Placeholder for the target's token after the end of the output. No drafted token equals it."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
-from specexp.artifacts.environment import device_name
+from specexp.artifacts.environment import complete_provenance, device_name
 from specexp.base.messages import counted, first_line, restated, size_of, type_and_line
+from specexp.bench.arm import eos_of
 from specexp.cluster.launch import ClusterOptions
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
@@ -39,6 +40,7 @@ from specexp.data import Prompt
 from specexp.replay.format.recording import (
     MANIFEST,
     FileEntry,
+    RecordedTurn,
     Recording,
     RecordingManifest,
     check_file,
@@ -54,7 +56,6 @@ from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
-    from specexp.replay.format.recording import RecordedTurn
     from specexp.replay.record.recorder import Recorder
     from specexp.report.progress import StageBar
 
@@ -252,8 +253,6 @@ class RecordingJob:
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
         """Record the missing conversations, one file of turns at a time."""
-        from specexp.bench.arm import eos_of
-
         plan = self.plan
         pair = self.pair
         generation = self.generation
@@ -367,7 +366,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
     """Return the manifest of the existing recording, or of a new one."""
-    from specexp.artifacts.environment import complete_provenance
     from specexp.core.language_model import placement
 
     made_of = plan.made_of()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
-from specexp.bench.record import COUNTS
+from specexp.bench.record import COUNTS, PromptRecord
 from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_latency
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.parts import Parts
@@ -20,7 +20,6 @@ from specexp.replay.record.plan import RecordingPlan, describe_part
 from specexp.report.table import Table, columns
 
 if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair
     from specexp.replay.format.recording import Recording
