@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from specexp.artifacts.validation import ArtifactError, validated
 from specexp.base.checked import distinct
@@ -32,15 +32,13 @@ MOST_LEVELS = 64
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
-class _Metric(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class _Metric(BaseModel, extra="allow"):
     value: float
     low: float | None = None
     high: float | None = None
 
 
-class Provenance(BaseModel):
+class Provenance(BaseModel, extra="allow"):
     """The origin of an artifact. Additional fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
 
     Attributes:
@@ -48,8 +46,6 @@ class Provenance(BaseModel):
         runtime: Runtime in which the target was measured: ``eager``, ``compiled``, ``packed``, ``graphed`` or
             ``llama.cpp``.
     """
-
-    model_config = ConfigDict(extra="allow")
 
     study: str | None
     trial: int | None
@@ -63,10 +59,8 @@ class Provenance(BaseModel):
     dtype: str | None = None
 
 
-class Payload(BaseModel):
+class Payload(BaseModel, extra="forbid"):
     """The recorded hash and size of a payload."""
-
-    model_config = ConfigDict(extra="forbid")
 
     sha256: str
     bytes: Annotated[int, Field(ge=0)]

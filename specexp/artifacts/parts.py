@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from specexp.artifacts.validation import ArtifactError, validated
@@ -28,7 +28,7 @@ State = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(extra="forbid")
 class PartSpec(TypedDict):
     """The schema of a :data:`Spec`."""
 
@@ -36,7 +36,7 @@ class PartSpec(TypedDict):
     init_args: NotRequired[dict[str, Any]]
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(extra="forbid")
 class Recorded(TypedDict, total=False):
     """The schema of ``parts.json``."""
 
@@ -46,7 +46,7 @@ class Recorded(TypedDict, total=False):
     controller: PartSpec | None
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(extra="forbid")
 class WithDrafter(Recorded, total=True):
     """The schema of a ``parts.json`` that must contain a drafter."""
 

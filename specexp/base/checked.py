@@ -268,10 +268,8 @@ class Section(BaseModel):
         return {name: to_values(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
-class _Signature(Section):
+class _Signature(Section, validate_default=False):
     """The arguments of a class or function. Their defaults are not validated."""
-
-    model_config = ConfigDict(validate_default=False)
 
 
 @cache

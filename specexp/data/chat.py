@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from jinja2 import Environment, TemplateError
 from jinja2.meta import find_undeclared_variables
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from specexp.base.checked import refusal, violation
@@ -44,23 +44,17 @@ class Message(TypedDict, total=False):
     tool_call_id: str
 
 
-class _TextPart(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _TextPart(BaseModel, strict=True):
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
-class _Function(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Function(BaseModel, strict=True):
     name: str
     arguments: str | dict[str, Any] = ""
 
 
-class _ToolCall(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _ToolCall(BaseModel, strict=True):
     id: str | None = None
     type: Literal["function"] = "function"
     function: _Function
@@ -73,7 +67,7 @@ _Content = Annotated[
 ]
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(BaseModel, strict=True):
     """A chat message of a prompt file or a request. Other fields do not matter, unless they hold content.
 
     Attributes:
@@ -82,8 +76,6 @@ class ChatMessage(BaseModel):
         tool_calls: calls by the assistant, in OpenAI's format.
         tool_call_id: the call that a tool's message answers.
     """
-
-    model_config = ConfigDict(strict=True)
 
     role: Literal[tuple(ROLES)]  # type: ignore[valid-type]
     content: _Content

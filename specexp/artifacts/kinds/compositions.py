@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
-from pydantic import ConfigDict, with_config
+from pydantic import with_config
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
@@ -41,7 +41,7 @@ def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(extra="forbid")
 class _Composed(WithDrafter):
     builder: PartSpec  # type: ignore[misc]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field, with_config
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
@@ -16,11 +16,10 @@ from specexp.core.latency import NEARLY_FREE, LatencyProfile, Milliseconds
 PROFILE = "profile.json"
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True)
 class MeasuredPass:
     """A measured pass over ``tokens`` tokens after ``prefix`` cached ones: the median ``ms`` and its 95% interval."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     tokens: Annotated[int, Field(ge=1)]
     prefix: Annotated[int, Field(ge=0)]
@@ -29,6 +28,7 @@ class MeasuredPass:
     high: Milliseconds
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True)
 class Roofline:
     """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured with the profile.
@@ -41,8 +41,6 @@ class Roofline:
         flops: Floating-point operations per second in torch's matrix product.
         bandwidths: 10th and 90th percentiles of ``bandwidth`` over the run; None if not measured.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     parameters: Annotated[int, Field(ge=1)]
     weight_bytes: Annotated[int, Field(ge=1)]
@@ -61,6 +59,7 @@ class Roofline:
         return max(int(NEARLY_FREE * self.least_ms(1) * self.flops / (2e3 * self.parameters)) - 1, 0)
 
 
+@with_config(extra="ignore")  # older profiles have `arms`
 @dataclass(frozen=True)
 class Measured:
     """The measurements on which a profile is based.
@@ -70,8 +69,6 @@ class Measured:
         draft_dtype: Dtype of the draft model; None if there is none.
         roofline: Limits of the device; None if an engine holds the weights.
     """
-
-    __pydantic_config__ = ConfigDict(extra="ignore")  # older profiles have `arms`
 
     device: str
     threads: Annotated[int, Field(ge=1)]
