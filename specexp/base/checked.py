@@ -11,7 +11,7 @@ import re
 import textwrap
 import typing
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -241,14 +241,9 @@ class Section(BaseModel):
         known = cls.__pydantic_fields__  # pydantic's own error has no allowed keys to suggest
         for name in given if isinstance(given, Mapping) else ():
             if name not in known:
-                allowed = {"owner": cls.__name__, "allowed": list(cls.known_keys())}
+                allowed = {"owner": cls.__name__, "allowed": list(known)}
                 raise refusal((str(name),), PydanticCustomError("unknown_key", " is unknown", allowed))
         return given
-
-    @classmethod
-    def known_keys(cls) -> Iterable[str]:
-        """Return the keys that may be suggested for a misspelled key."""
-        return cls.model_fields
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
@@ -262,10 +257,6 @@ class Section(BaseModel):
     def with_changes(self, **changes: Any) -> Self:
         """Return a copy of the section with these values changed."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
-
-    def as_values(self) -> dict[str, Any]:
-        """Return the section as a plain dictionary."""
-        return {name: to_values(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
 class _Signature(Section, validate_default=False):
@@ -288,9 +279,9 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
 
 
 def to_values(value: Any) -> Any:
-    """Return a validated value with its models converted to mappings."""
+    """Return a validated value with its sections converted to mappings."""
     if isinstance(value, Section):
-        return value.as_values()
+        return {name: to_values(getattr(value, name)) for name in value.__pydantic_fields__}
     if isinstance(value, dict):
         return {name: to_values(inner) for name, inner in value.items()}
     return [to_values(item) for item in value] if isinstance(value, list) else value
@@ -511,9 +502,8 @@ def class_named(package: str, name: str) -> type | None:
 
 
 def _defined_in(module: str) -> dict[str, type]:
-    members = vars(import_module(module)).items()
-    classes = {name: one for name, one in members if isinstance(one, type) and one.__module__ == module}
-    return {name: one for name, one in classes.items() if not name.startswith("_")}
+    public = {name: one for name, one in vars(import_module(module)).items() if not name.startswith("_")}
+    return {name: one for name, one in public.items() if isinstance(one, type) and one.__module__ == module}
 
 
 def classes_in(package: str) -> Callable[[str], Any]:

@@ -219,7 +219,7 @@ class _Context:
         if arguments_of(found) is None:
             return {"class_path": name, "init_args": dict(arguments)}
         read = _spec_model(found).model_validate({"init_args": dict(arguments)}, context=self)
-        return {"class_path": name, **read.as_values()}
+        return {"class_path": name, **to_values(read)}
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         if self.builds:
@@ -228,7 +228,7 @@ class _Context:
             raise PydanticCustomError("part", "Input should be a mapping")
         if arguments_of(component) is None:
             return dict(given)
-        return model_of(component).model_validate(dict(given), context=self).as_values()
+        return to_values(model_of(component).model_validate(dict(given), context=self))
 
     def reference(self, reference: Reference, given: str) -> Any:
         return self.checker.follow(reference, given) if self.builds else given

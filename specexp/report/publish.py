@@ -270,7 +270,7 @@ def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
     """Return a command's W&B tracker as configured in the ``tracking`` section, with tags for model and device."""
     from specexp.tracking.tracker import Tracker
 
-    tracking = config.tracking.as_values()
+    tracking = config.tracking.model_dump()
     model = Path(config.pair.target).name
     tags = dict.fromkeys([*tracking.pop("tags"), model, config.pair.device])
     return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **tracking)
