@@ -182,6 +182,8 @@ def template_name(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, An
 
 def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for an argument that is reserved, or that the tokenizer's chat template does not read."""
+    if not arguments:
+        return
     for name in _RESERVED:
         if name in arguments:
             raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")

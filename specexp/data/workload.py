@@ -404,7 +404,8 @@ class Workload(metaclass=Checked):
             max_prompt_tokens=self.max_prompt_tokens,
             prompt_tokens=self.prompts.prompt_tokens,
         )
-        self._check_template_arguments(tokenizer)
+        with restated(ValueError, lambda error: PromptSetError(str(error), ("chat_template_kwargs",))):
+            check_template_arguments(tokenizer, self.chat_template_kwargs)
         self.preparation.template = template_name(tokenizer, self.chat_template_kwargs)
         rows = self.rows()
         prompts: list[Prompt] = []
@@ -434,12 +435,6 @@ class Workload(metaclass=Checked):
                 ("max_prompt_tokens",),
             )
         return prompts
-
-    def _check_template_arguments(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if not self.chat_template_kwargs:
-            return
-        with restated(ValueError, lambda error: PromptSetError(str(error), ("chat_template_kwargs",))):
-            check_template_arguments(tokenizer, self.chat_template_kwargs)
 
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.

@@ -70,7 +70,6 @@ class ThoughtTree:
 
     def __init__(self) -> None:
         self._values: dict[State, float | None] = {self.root: None}
-        self._children: dict[State, tuple[State, ...]] = {}
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -80,10 +79,6 @@ class ThoughtTree:
     def value(self, state: State) -> float | None:
         """Return the value of a visited state, or None if it was not evaluated."""
         return self._values[state]
-
-    def children(self, state: State) -> tuple[State, ...]:
-        """Return the children of ``state`` in order; empty if it was not expanded."""
-        return self._children.get(state, ())
 
     def best(self) -> State:
         """Return the state with the highest value among the deepest states. Ties go to the first one."""
@@ -97,7 +92,6 @@ class ThoughtTree:
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
         """Add and return the children of ``parent``, a visited state that has not been expanded yet."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
-        self._children[parent] = below
         self._values.update(dict.fromkeys(below))
         return below
 

@@ -44,8 +44,7 @@ class Texts:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._arguments = dict(template_arguments or {})
-        if self._arguments:
-            check_template_arguments(tokenizer, self._arguments)
+        check_template_arguments(tokenizer, self._arguments)
         if why := varying_template(tokenizer, self._arguments):
             log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
         self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
@@ -67,8 +66,7 @@ class Texts:
     def _chat_ids(self, request: ChatRequest) -> list[int]:
         read, own = [one.message() for one in request.messages], request.chat_template_kwargs
         with restated(ValueError, lambda error: RequestError(400, first_line(error), "chat_template_kwargs")):
-            if own:
-                check_template_arguments(self.tokenizer, own)
+            check_template_arguments(self.tokenizer, own)
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
             if request.calls is not None:
