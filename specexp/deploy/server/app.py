@@ -26,9 +26,9 @@ from typing_extensions import override
 from specexp.base.messages import did_you_mean, restated, shown
 from specexp.deploy.server.decoding_thread import DecodingThread, Ended
 from specexp.deploy.server.request_schema import (
+    AnyRequest,
     ChatRequest,
     CompletionRequest,
-    GenerationRequest,
     Limits,
     RequestError,
     refusal_of,
@@ -141,7 +141,7 @@ class Server:
         about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "specexp"}
         return {**about, "max_model_len": self.thread.target.context_limit}
 
-    async def _answer(self, parsed: GenerationRequest, request: Request) -> Response:
+    async def _answer(self, parsed: AnyRequest, request: Request) -> Response:
         if parsed.model is not None:
             self._check_name(parsed.model)
         short = len(await request.body()) <= _SHORT_BODY

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from math import inf
@@ -22,6 +21,7 @@ from specexp.config.layers import ConfigError
 from specexp.engines.openai_client import KEY
 from specexp.models.smollm2 import SMOLLM2
 from specexp.models.sources import PairError, checked_sources
+from specexp.servers.options import json_object
 
 if TYPE_CHECKING:
     import socket
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 _LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
-_OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
+_OPTIONS: tuple[tuple[str, Callable[[str], Any], Any, str, str], ...] = (
     ("target", str, None, "MODEL", "a hub id or a folder; default: the artifact's, if it is smollm2 or stdlib"),
     ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
     ("target-dtype", str, None, "DTYPE",
@@ -42,7 +42,7 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
     ("name", str, None, "NAME", "the model's name in requests; default: the target's, without folders"),
-    ("chat-template-kwargs", str, None, "JSON",
+    ("chat-template-kwargs", json_object, None, "JSON",
      "variables of the chat template, e.g. '{\"enable_thinking\": false}'; a request may change them"),
     ("lanes", int, 8, "N", "maximal number of outputs decoded at the same time"),
     ("queue", int, 64, "N", "maximal number of outputs that wait for a lane; further requests get status 503"),
@@ -120,13 +120,6 @@ def _check(options: argparse.Namespace) -> None:
     check_threads(options.threads, ConfigError("--threads"))
     if not 0 < options.deadline < inf:
         raise ConfigError(f"--deadline must be a number of seconds > 0, got {options.deadline:g}")
-    if (given := options.chat_template_kwargs) is not None:
-        try:
-            options.chat_template_kwargs = json.loads(given)
-        except ValueError:
-            options.chat_template_kwargs = None
-        if not isinstance(options.chat_template_kwargs, dict):
-            raise ConfigError(f"--chat-template-kwargs must be a JSON object, got {given!r}")
     if options.drain is not None and not 0 <= options.drain < inf:
         raise ConfigError(f"--drain must be a number of seconds >= 0, got {options.drain:g}")
     if options.save_state is not None:

@@ -15,7 +15,6 @@ from specexp.bench.arm import eos_of
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.controllers import NodeBudget
 from specexp.core.parts import Parts
-from specexp.core.runtime import Runtime
 from specexp.deploy.server.decoding_thread import DecodingThread
 from specexp.models.pair import ModelPair
 
@@ -39,8 +38,7 @@ def decoding_thread_of(
     Raises:
         ArtifactError: the artifact was made for other models, or its parts cannot be served.
     """
-    model = _model(pair)
-    artifact.content.check(model, pair.tokenizer)
+    artifact.content.check(pair.target, pair.tokenizer)
     try:
         parts = artifact.new_parts(pair.draft)
         if parts.controller.changes_nothing and parts.drafter is not None and lanes > 1 and not deterministic:
@@ -50,7 +48,7 @@ def decoding_thread_of(
             parts,
             lanes=lanes,
             waiting=waiting,
-            eos_token_ids=eos_of(pair.tokenizer, model),
+            eos_token_ids=eos_of(pair.tokenizer, pair.target),
             deterministic=deterministic,
         )
     except ArtifactError:
@@ -85,10 +83,6 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
         CompositionArtifact.kind,
         {**payloads, **state_payloads(states)},
         provenance=provenance,
-        fingerprint=fingerprint(_model(pair), pair.tokenizer),
+        fingerprint=fingerprint(pair.target, pair.tokenizer),
         name=Path(folder).name,
     ).folder
-
-
-def _model(pair: ModelPair) -> object:
-    return pair.target.model if isinstance(pair.target, Runtime) else pair.target

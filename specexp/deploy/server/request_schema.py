@@ -199,11 +199,6 @@ class GenerationRequest(Section):
             self.temperature, self.top_k if self.top_k > 0 else None, self.top_p if self.top_p < 1 else None
         )
 
-    @property
-    def top_log_probs(self) -> int | None:
-        """Number of top tokens to list for each output token; None for no log-probabilities."""
-        raise NotImplementedError
-
 
 class CompletionRequest(GenerationRequest):
     """The body of ``/v1/completions``. ``prompt`` is a text, a list of token ids, or a list of either."""
@@ -212,8 +207,8 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
-    @override
     def top_log_probs(self) -> int | None:
+        """Number of top tokens to list for each output token; None for no log-probabilities."""
         return self.logprobs
 
 
@@ -235,8 +230,8 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
-    @override
     def top_log_probs(self) -> int | None:
+        """See :attr:`CompletionRequest.top_log_probs`."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @cached_property
@@ -283,6 +278,9 @@ class ChatRequest(GenerationRequest):
                 sentence = f"{name} must be {str(usual).lower()} if the last message has the role {role!r}"
                 raise RequestError(400, sentence, name)
         return self
+
+
+AnyRequest = CompletionRequest | ChatRequest
 
 
 def refusal_of(error: RequestValidationError) -> RequestError:

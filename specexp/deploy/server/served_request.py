@@ -33,7 +33,7 @@ from specexp.deploy.server.decoding_thread import (
     UnavailableError,
     Update,
 )
-from specexp.deploy.server.request_schema import ChatRequest, GenerationRequest, Limits, RequestError
+from specexp.deploy.server.request_schema import AnyRequest, ChatRequest, Limits, RequestError
 from specexp.deploy.server.texts import OutputText, Texts, TokenTexts
 from specexp.deploy.server.tool_calls import CallText
 from specexp.verifiers import KeyedSampling
@@ -59,7 +59,7 @@ class ServedRequest:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        request: AnyRequest,
         prompts: Sequence[Sequence[int]],
         thread: DecodingThread,
         texts: Texts,

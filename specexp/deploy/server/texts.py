@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.messages import first_line, restated, shown, type_and_line
 from specexp.data.chat import Message, check_template_arguments, template_text
 from specexp.data.workload import chat_ids, first_turn_ids, renders_turns, varying_template
-from specexp.deploy.server.request_schema import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    RequestError,
-)
+from specexp.deploy.server.request_schema import AnyRequest, ChatRequest, RequestError
 from specexp.deploy.server.tool_calls import MARK
 
 if TYPE_CHECKING:
@@ -49,7 +44,7 @@ class Texts:
             log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
         self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
 
-    def prompts(self, request: GenerationRequest) -> list[list[int]]:
+    def prompts(self, request: AnyRequest) -> list[list[int]]:
         """Return the token ids of a request's prompts. Text prompts include the tokenizer's special tokens.
 
         Raises:
@@ -58,7 +53,6 @@ class Texts:
         with self._lock:
             if isinstance(request, ChatRequest):
                 return [self._chat_ids(request)]
-            assert isinstance(request, CompletionRequest)
             return [
                 first_turn_ids(self.tokenizer, one, False) if isinstance(one, str) else one for one in request.prompt
             ]
