@@ -37,7 +37,7 @@ from specexp.config.artifacts import LoadedArtifact
 from specexp.constraints.grammar import constraint_of
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
-from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
+from specexp.deploy.hugging_face.request import eos_ids, hidden_arguments, left_padding, problems_of, serves
 from specexp.deploy.processed_sampling import ProcessedSampling
 from specexp.models.runtime import runtime_of
 from specexp.scheduling import Executor, Job, SerialSpeculative
@@ -90,7 +90,8 @@ class CustomGenerate(AbstractContextManager["CustomGenerate"]):
         mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
         padding = left_padding(input_ids, mask)
         checked = input_ids[:1] if self._scheduled else input_ids
-        check_request(checked, config, model_kwargs, hidden, padding, streams=not self._scheduled)
+        for problem in problems_of(checked, config, model_kwargs, hidden, padding, not self._scheduled):
+            raise ValueError(f"custom_generate of specexp: {problem}")
         seed = self.seed if seed is None else seed
         if seed is None:  # drawn from torch's generator, so that torch.manual_seed makes a run reproducible
             seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0

@@ -111,25 +111,7 @@ def left_padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int
     return padding
 
 
-def check_request(
-    input_ids: torch.Tensor,
-    config: GenerationConfig,
-    model_kwargs: dict[str, Any],
-    hidden: Mapping[str, Any],
-    padding: Sequence[int] = (0,),
-    *,
-    streams: bool = True,
-) -> None:
-    """Raise a ValueError with advice if an argument or config field is not supported.
-
-    ``input_ids`` is ``[1, p]``: the prompt, or the first row if batches are supported. ``hidden`` is the result of
-    :func:`hidden_arguments`, and ``padding`` the number of masked tokens on the left of each row.
-    """
-    for problem in _problems(input_ids, config, model_kwargs, hidden, padding, streams):
-        raise ValueError(f"custom_generate of specexp: {problem}")
-
-
-def _problems(
+def problems_of(
     input_ids: torch.Tensor,
     config: GenerationConfig,
     model_kwargs: dict[str, Any],
@@ -137,6 +119,11 @@ def _problems(
     padding: Sequence[int],
     streams: bool,
 ) -> Iterator[str]:
+    """Yield a sentence with advice for each argument or config field that is not supported.
+
+    ``input_ids`` is ``[1, p]``: the prompt, or the first row if batches are supported. ``hidden`` is the result of
+    :func:`hidden_arguments`, and ``padding`` the number of masked tokens on the left of each row.
+    """
     cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
     if hidden["assistant_model"] is not None:
         yield "assistant_model is not supported: pass a draft model as custom_generate(artifact, draft=MODEL)"
