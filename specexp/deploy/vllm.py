@@ -80,8 +80,7 @@ class Proposer:
         self._vocab_size, self._limit = model.get_vocab_size(), model.max_model_len
         self._drafter = self._new_drafter()
         controller = self._artifact.controller
-        kept = controller is not None and controls_from_counts(controller)
-        self._controller = controller if kept and controller is not None else BuilderLimits()
+        self._controller = controller if controller and controls_from_counts(controller) else BuilderLimits()
         self._shape = Chain(settings.num_speculative_tokens).shape
         self._sequences: dict[bytes, list[_Sequence]] = {}  # by text, least recently used first
         self._carried = 0  # tokens learned since the drafter was new

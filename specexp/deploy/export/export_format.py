@@ -45,23 +45,6 @@ class ExportedFile:
     command: str = ""
 
 
-def sampling_of(artifact: LoadedArtifact, greedy: Mapping[str, Any]) -> str:
-    """Return a note on the sampling that the study decided and requests must set; empty if none is recorded.
-
-    ``greedy`` holds the fields of a request for greedy decoding.
-    """
-    config = artifact.provenance.get("config") or {}
-    spec = artifact.recorded.get("verifier") or config.get("verifier") or {}
-    name, given = spec.get("class_path", "").rpartition(".")[2], spec.get("init_args") or {}
-    values = (
-        greedy
-        if name == "Greedy"
-        else {key: given[key] for key in ("temperature", "top_p", "top_k") if given.get(key) is not None}
-    )
-    shown = ", ".join(f"{key} {value}" for key, value in values.items())
-    return f"not in the file: the study's verifier {name}, so requests must set {shown}" if shown else ""
-
-
 class ExportFormat:
     """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``.
 
@@ -92,9 +75,20 @@ class ExportFormat:
         return self.noted(self.export(artifact, **request.options), artifact)
 
     def noted(self, made: ExportedFile, artifact: LoadedArtifact) -> ExportedFile:
-        """Return an exported file with the note on the study's sampling, if there is one."""
-        note = sampling_of(artifact, self.greedy)
-        return replace(made, dropped=f"{made.dropped or self.name}; {note}") if note else made
+        """Return an exported file with a note on the sampling that the study decided and requests must set, if any."""
+        config = artifact.provenance.get("config") or {}
+        spec = artifact.recorded.get("verifier") or config.get("verifier") or {}
+        name, given = spec.get("class_path", "").rpartition(".")[2], spec.get("init_args") or {}
+        values = (
+            self.greedy
+            if name == "Greedy"
+            else {key: given[key] for key in ("temperature", "top_p", "top_k") if given.get(key) is not None}
+        )
+        if not values:
+            return made
+        shown = ", ".join(f"{key} {value}" for key, value in values.items())
+        note = f"not in the file: the study's verifier {name}, so requests must set {shown}"
+        return replace(made, dropped=f"{made.dropped or self.name}; {note}")
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
         """Load a request's artifact. Raises ArtifactError unless its kind is one of :attr:`kinds`."""

@@ -158,7 +158,12 @@ class ChainFormat(ExportFormat):
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         if artifact.kind == "engine-settings":
             check_no_draft(artifact, options.get("draft"))
-            return ExportedFile(self._measured(artifact).deployed())
+            if artifact.engine != self.name:
+                raise ArtifactError(
+                    f"--to must be the engine of the study, {artifact.engine!r}, got {self.name!r}: the settings of "
+                    f"{artifact.folder} were measured on that engine"
+                )
+            return ExportedFile(validated(self.settings, artifact.settings, str(artifact.folder)).deployed())
         chain = chain_of(artifact, self.name)
         made, lost = self.expressed(artifact, chain, options.get("draft"))
         words = " and ".join((*chain.lost, *lost))
@@ -198,16 +203,6 @@ class ChainFormat(ExportFormat):
         sampling = chain.set_arguments("temperature", "top_k", "top_p", "coupled")
         lost = (f"the draft's {', '.join(sampling)}",) if sampling else ()
         return _DRAFT_MODELS[self.settings](chain.length, draft or ""), lost
-
-    def _measured(self, artifact: LoadedArtifact) -> Settings:
-        """Return the settings that a study of the engine found."""
-        if artifact.engine != self.name:
-            raise ArtifactError(
-                f"--to must be the engine of the study, {artifact.engine!r}, got {self.name!r}: the settings of "
-                f"{artifact.folder} were measured on that engine"
-            )
-        found: Settings = validated(self.settings, artifact.settings, str(artifact.folder))
-        return found
 
 
 _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
