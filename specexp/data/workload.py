@@ -169,8 +169,7 @@ def first_turn_ids(
     """
     if chat_template is None:
         chat_template, _ = renders_turns(tokenizer, text)
-    messages = [*context, Message(role="user", content=text)]
-    return chat_ids(tokenizer, messages, chat_template, template_arguments)
+    return chat_ids(tokenizer, [*context, Message(role="user", content=text)], chat_template, template_arguments)
 
 
 def chat_ids(
@@ -227,8 +226,7 @@ def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
     """Return a short digest of the token ids of all first turns, the texts of all turns, and the constraints."""
     texts = [(list(map(int, one.token_ids)), *one.turns) for one in prompts]
     constraints = [one.structured_outputs for one in prompts if one.structured_outputs is not None]
-    found = hashlib.sha256(repr([*texts, *constraints]).encode())
-    return found.hexdigest()[:16]
+    return hashlib.sha256(repr([*texts, *constraints]).encode()).hexdigest()[:16]
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -106,5 +106,4 @@ class LatencyProfileArtifact(Artifact):
             if name not in values:
                 raise ArtifactError(f"{where}: {name} is missing")
         self.value = self.profile = validated(LatencyProfile, values, where)
-        measured = content.get("measured")
-        self.measured: Measured | None = validated(Measured | None, measured, where, "measured")
+        self.measured: Measured | None = validated(Measured | None, content.get("measured"), where, "measured")

@@ -63,10 +63,8 @@ class Figures:
         self.accepted = Counter("accepted_tokens", "Number of accepted draft tokens.", **about)
         self.first_token = Histogram("first_token_seconds", "Time to the first token in seconds.", **seconds)
         self.request = Histogram("request_seconds", "Time to the last token in seconds.", **seconds)
-        running = Gauge("lanes_running", "Number of outputs being decoded.", **about)
-        running.set_function(lambda: thread.running)
-        waiting = Gauge("outputs_waiting", "Number of outputs in the queue.", **about)
-        waiting.set_function(lambda: thread.waiting)
+        Gauge("lanes_running", "Number of outputs being decoded.", **about).set_function(lambda: thread.running)
+        Gauge("outputs_waiting", "Number of outputs in the queue.", **about).set_function(lambda: thread.waiting)
 
     def add(self, end: Ended) -> None:
         """Add the counts of a completed output."""

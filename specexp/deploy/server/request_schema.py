@@ -167,8 +167,7 @@ class GenerationRequest(Section):
             if value is not None and value not in neutral:
                 sentence = f"{name} is not supported by this server, got {shown(value)}; leave it out"
                 raise RequestError(400, sentence, name)
-        dropped = unsupported.keys() | _IGNORED
-        return {name: value for name, value in body.items() if name not in dropped}
+        return {name: value for name, value in body.items() if name not in unsupported and name not in _IGNORED}
 
     @cached_property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:

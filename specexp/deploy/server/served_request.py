@@ -162,8 +162,7 @@ class ServedRequest:
                 sentence = f"stop: texts do not show the special token {inside[0]!r}: give it alone, got {shown(text)}"
                 raise RequestError(400, sentence, "stop")
         eos = frozenset() if request.ignore_eos else self._thread.eos_token_ids
-        stops = [token for token, text in special.items() if text in request.stop]
-        return eos.union(request.stop_token_ids, stops)
+        return eos.union(request.stop_token_ids, (token for token, text in special.items() if text in request.stop))
 
     def _verifier(self, prompt_length: int, ends: frozenset[int]) -> DeterministicVerifier:
         """Return the verifier of an output. Its processors have the order of ``transformers``."""
@@ -174,8 +173,7 @@ class ServedRequest:
         if request.repetition_penalty != 1:
             processors.append(RepetitionPenaltyLogitsProcessor(float(request.repetition_penalty)))
         if request.presence_penalty or request.frequency_penalty:
-            penalties = request.presence_penalty, request.frequency_penalty
-            processors.append(CountPenalties(prompt_length, *penalties))
+            processors.append(CountPenalties(prompt_length, request.presence_penalty, request.frequency_penalty))
         if (least := request.min_tokens) and ends:
             processors.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, sorted(ends)))
         min_p = request.min_p if sampling.temperature else 0
@@ -237,8 +235,7 @@ class ServedRequest:
             begun.add(number)
             choice = self._choice(number, update, {"delta": {**role, **fields}})
             extra = {} if include_usage or None in self.ended else self._extra()
-            counts = self.usage() if options.continuous_usage_stats else None
-            usage = {"usage": counts} if include_usage else {}
+            usage = {"usage": self.usage() if options.continuous_usage_stats else None} if include_usage else {}
             yield {**about, "choices": [choice], **usage, **extra}
         if include_usage:
             yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
@@ -313,8 +310,7 @@ class ServedRequest:
                 text = texts.text_of(token)
                 taken = not text or text in names.values()
                 names.setdefault(token, f"token_id:{token}" if taken else text)
-            best = {names[token]: log_prob for token, log_prob in one.best}
-            top = best | {names[one.token]: one.log_prob}
+            top = {names[token]: log_prob for token, log_prob in (*one.best, (one.token, one.log_prob))}
             entry = (names[one.token], one.log_prob, top, texts.add(one.token))
             for column, value in zip(found.values(), entry, strict=True):
                 column.append(value)
@@ -330,8 +326,7 @@ class ServedRequest:
 
         content = []
         for one in tokens:
-            best = [entry(*pair) for pair in one.best]
-            content.append({**entry(one.token, one.log_prob), "top_logprobs": best})
+            content.append({**entry(one.token, one.log_prob), "top_logprobs": [entry(*pair) for pair in one.best]})
             texts.add(one.token)
         return {"content": content, "refusal": None}
 

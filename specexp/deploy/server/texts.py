@@ -98,10 +98,8 @@ class Texts:
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Decode tokens to text, without special tokens unless ``special`` is set."""
-        text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
-        )
-        return text
+        kept = {"skip_special_tokens": not special, "clean_up_tokenization_spaces": False}
+        return str(self.tokenizer.decode(list(ids), **kept))
 
     def token_bytes(self, token: int) -> bytes:
         """Return a token's own bytes, which may be a part of a character. Special tokens are written out."""
@@ -124,8 +122,7 @@ class Texts:
     @cached_property
     def special_ids(self) -> dict[int, str]:
         """The tokens that are not shown in texts, and how they are written."""
-        known = self.tokenizer.added_tokens_decoder.items()
-        return {token: one.content for token, one in known if one.special}
+        return {token: one.content for token, one in self.tokenizer.added_tokens_decoder.items() if one.special}
 
     @cached_property
     def _decoders(self) -> list[dict[str, Any]]:

@@ -88,8 +88,7 @@ def compare(
         best = trees[int(worth.argmax())]
         counts, plain_seconds = table.evaluate(best.shape, profile), table.plain_seconds(given)
         logs = np.log(plain_seconds / counts.seconds).tolist()
-        ids = [turn.prompt_id for turn in table.turns]
-        by_prompt = mean_by_prompt(zip(ids, logs, strict=True))
+        by_prompt = mean_by_prompt(zip((turn.prompt_id for turn in table.turns), logs, strict=True))
         speedup = Speedup.of(best.name, "plain decoding", by_prompt, profile.label)
         plain_goodput = float(counts.tokens.sum() / plain_seconds.sum())
         devices.append(Device(letter, profile, best, counts, plain_goodput, speedup))

@@ -228,8 +228,7 @@ def _prompts(config: Config) -> dict[str, Config]:
     """Return one experiment per stage, keyed by the stage's name and set to that stage's prompts."""
     found = {"data": config}
     if config.sweep is not None:
-        stages = {f"sweep.{stage}": with_prompts_of(config, stage) for stage in config.sweep.stages}
-        return found | stages
+        return found | {f"sweep.{stage}": with_prompts_of(config, stage) for stage in config.sweep.stages}
     for arm in arms_of(config):
         if arm.preload is not None:
             found[f"preload of {arm.name}"] = arm.preload
