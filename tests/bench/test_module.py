@@ -347,7 +347,7 @@ def solve(model, execution, search, verifier=VERIFIER, task=None, **arguments):
 
 
 def shown(solutions):
-    return [(one.result.tree._values, one.result.final, one.check, one.unparsable) for one in solutions]
+    return [(one.result.tree.values, one.result.final, one.check, one.unparsable) for one in solutions]
 
 
 @pytest.mark.slow
@@ -381,7 +381,7 @@ def test_a_solution_has_a_run_for_every_request(model):
         roles = [role for role, _ in solution.runs]
         assert roles == ["generator", "evaluator", "generator", "evaluator", "generator"]
         assert [len(run.results) for _, run in solution.runs] == [3, 3, 3, 3, 1]
-        values = [solution.result.tree.value(state) for state in solution.result.tree.states]
+        values = list(solution.result.tree.values.values())
         assert solution.unparsable == values.count(Countdown.unparsable)
     assert any(solution.unparsable for solution in solve(model, Serial(), BreadthFirst()))
 

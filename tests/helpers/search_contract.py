@@ -142,7 +142,7 @@ class SearchContract(ABC):
         requests, result = driven
         assert requests[-1] == Continuations((result.best,), 1, last=True)
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
-        others = [state for state in result.tree.states if state != result.final]  # max() returns the first maximum
+        others = [state for state in result.tree.values if state != result.final]  # max() returns the first maximum
         deepest = [state for state in others if state.depth == max(other.depth for other in others)]
         assert result.best == max(deepest, key=lambda state: worth(state) if state.depth else 0.0)
         assert result.final == result.best.child(0, text_of(result.best, 0))
@@ -152,14 +152,14 @@ class SearchContract(ABC):
         self, worth: Worth, driven: tuple[list[Request], SearchResult]
     ) -> None:
         tree = driven[1].tree
-        for state in tree.states:
+        for state in tree.values:
             expected = [text_of(State(state.path[:place]), number) for place, number in enumerate(state.path)]
             assert list(state.thoughts) == expected
-        *inner, final = tree.states
+        *inner, final = tree.values
         assert inner[0] == State()
-        assert [tree.value(state) for state in inner[1:]] == [worth(state) for state in inner[1:]]
-        assert tree.value(State()) is None
-        assert tree.value(final) is None
+        assert [tree.values[state] for state in inner[1:]] == [worth(state) for state in inner[1:]]
+        assert tree.values[State()] is None
+        assert tree.values[final] is None
 
     def test_with_a_depth_of_one_there_is_nothing_to_search(self, search: Search) -> None:
         requests: list[Request] = []
@@ -176,11 +176,11 @@ class SearchContract(ABC):
         result = drive(search, 4, worth, requests=again)
         other.close()
         assert again == first
-        assert result.tree.states == expected.tree.states
+        assert list(result.tree.values) == list(expected.tree.values)
 
     def test_equal_texts_are_different_states(self, search: Search) -> None:
         result = drive(search, 4, text=lambda state, number: "again")
-        assert len(set(result.tree.states)) == len(result.tree.states)
+        assert len(set(result.tree.values)) == len(result.tree.values)
         assert set(result.final.thoughts) == {"again"}
 
     @pytest.mark.parametrize("depth", [0, -1])

@@ -64,40 +64,31 @@ Answer = Sequence[Sequence[str]] | Sequence[float]
 
 
 class ThoughtTree:
-    """The states that a search has visited and their values. The root and the final state have no value."""
+    """The states that a search has visited and their values.
+
+    Attributes:
+        values: value of each visited state, in the order they were generated; None for the root and the final state.
+    """
 
     root = State()
 
     def __init__(self) -> None:
-        self._values: dict[State, float | None] = {self.root: None}
-
-    @property
-    def states(self) -> tuple[State, ...]:
-        """All visited states in the order they were generated, with the root first."""
-        return tuple(self._values)
-
-    def value(self, state: State) -> float | None:
-        """Return the value of a visited state, or None if it was not evaluated."""
-        return self._values[state]
+        self.values: dict[State, float | None] = {self.root: None}
 
     def best(self) -> State:
         """Return the state with the highest value among the deepest states. Ties go to the first one."""
-        return max(self._values, key=lambda state: (state.depth, self.sort_key(state)))
+        return max(self.values, key=lambda state: (state.depth, self.sort_key(state)))
 
     def sort_key(self, state: State) -> float:
         """Return the value of a visited state, or minus infinity if it was not evaluated."""
-        value = self._values[state]
+        value = self.values[state]
         return -float("inf") if value is None else value
 
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
         """Add and return the children of ``parent``, a visited state that has not been expanded yet."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
-        self._values.update(dict.fromkeys(below))
+        self.values.update(dict.fromkeys(below))
         return below
-
-    def set_value(self, state: State, value: float) -> None:
-        """Set the value of a visited state."""
-        self._values[state] = value
 
 
 @dataclass(frozen=True)
@@ -162,7 +153,7 @@ class Search(metaclass=Checked):
         for state, value in zip(new, values, strict=True):
             if not isfinite(value):
                 raise ValueError(f"the value of state {state.path} must be a finite number, got {value}")
-            tree.set_value(state, float(value))
+            tree.values[state] = float(value)
         return new
 
     def _explore(self, depth: int) -> Exploration:

@@ -53,5 +53,5 @@ worths = st.dictionaries(st.lists(st.integers(0, 3), min_size=1, max_size=4).map
 def test_with_room_for_every_state_the_search_finds_the_optimum(thoughts, depth, table):
     worth = values_of(table)
     result = drive(BreadthFirst(4**5, thoughts), depth, worth)
-    complete = [state for state in result.tree.states if state.depth == depth - 1 and state.path]
+    complete = [state for state in result.tree.values if state.depth == depth - 1 and state.path]
     assert worth(result.best) == max(map(worth, complete))
