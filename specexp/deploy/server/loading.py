@@ -66,13 +66,9 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
     specs = artifact.content.specs()
     if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # not the artifact's own
         specs["controller"] = _BUDGET
-    states = {
-        family: part.state_dict()
-        for family, part in (("drafter", parts.drafter), ("controller", parts.controller))
-        if part is not None and part.state_dict()
-    }
     payloads = CompositionArtifact.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
     assert payloads is not None, "a part that learns has a drafter"
+    states = {family: getattr(parts, family).state_dict() for family in ("drafter", "controller")}
     provenance = {
         **{key: artifact.provenance.get(key) for key in ("study", "runtime", "dtype")},
         "command": shlex.join(sys.orig_argv),

@@ -195,7 +195,6 @@ class OutputText:
         self._decode = decode
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
-        self._longest = max(map(len, self._stop), default=0)
         self._tokens: list[int] = []
         # A token's text depends on the token before it, so new tokens are decoded together with the last complete
         # group of tokens, _tokens[_decoded:_shown], and the text of that group is cut off.
@@ -229,7 +228,9 @@ class OutputText:
 
     def take(self) -> str:
         """Return the text that has become final since the last call."""
-        end = len(self._waiting) - (0 if self._stopped else self._beginning_of_stop())
+        # a stop string may begin at the end of the text
+        begun = [size for one in self._stop for size in range(len(one)) if self._waiting.endswith(one[:size])]
+        end = len(self._waiting) - (0 if self._stopped else max(begun, default=0))
         text, self._waiting = self._waiting[:end], self._waiting[end:]
         return text
 
@@ -251,11 +252,3 @@ class OutputText:
         found = [(start + len(one), start) for one, start in starts.items() if start >= 0]
         if found and len(self._tokens) > self._min_tokens:
             self._waiting, self._stopped = self._waiting[: min(found)[1]], True
-
-    def _beginning_of_stop(self) -> int:
-        """Return the number of characters at the end that may be the beginning of a stop string."""
-        for count in range(min(self._longest - 1, len(self._waiting)), 0, -1):
-            end = self._waiting[-count:]
-            if any(one.startswith(end) for one in self._stop):
-                return count
-        return 0
