@@ -40,7 +40,7 @@ class Models:
 def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS, *, target=None, **wanted):
     """Record prompts; ``source`` is the draft model's source in the drafter, or None."""
     drafter.check_vocabulary(VOCABULARY)
-    wanted = {"max_new_tokens": TOKENS, **wanted}
+    wanted = {"seed": 0, "max_new_tokens": TOKENS, "stop_at_repetition": False, **wanted}
     recorder = Recorder(target or Models().target, verifier, drafter, Coverage(coverage, VOCABULARY, 4))
     turns = []
     for prompt in prompts:
@@ -48,15 +48,14 @@ def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=P
             prompt,
             0,
             lambda turn, before, prompt=prompt: list(prompt.token_ids),
-            seed=0,
-            eos_token_ids=frozenset({EOS}),
-            **wanted,
+            Generation(**wanted),
+            frozenset({EOS}),
         )
     made_of = {
         "pair": {"target_dtype": "float32", "device": "cpu"},
         "law": verifier.sampling_settings,
         "scoring": None if source is None else vars(Scoring(coupled=coupled)),
-        "generation": {"seed": 0, **wanted},
+        "generation": wanted,
     }
     files = {"turns.parquet": write_turns(folder / "turns.parquet", turns)}
     limits = {"target": LIMIT, "draft": LIMIT}

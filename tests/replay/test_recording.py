@@ -25,6 +25,7 @@ from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 VOCABULARY, LIMIT, TOKENS = 12, 64, 10
+GENERATION = Generation(max_new_tokens=TOKENS, stop_at_repetition=False)
 PROMPT = Prompt("p", "math", ("?",), (1, 2, 3), 0)
 FINGERPRINT = {
     "tokenizer": {"vocabulary_sha256": "a" * 64, "vocabulary_size": VOCABULARY},
@@ -46,9 +47,8 @@ def record(builders, verifier, scoring=None, width=4, limit=LIMIT):
             replace(PROMPT, turns=("?", "!")),
             0,
             lambda turn, before: [*before, 4, 5] if turn else list(PROMPT.token_ids),
-            seed=0,
-            max_new_tokens=TOKENS,
-            eos_token_ids=frozenset(),
+            GENERATION,
+            frozenset(),
         )
     )
 
@@ -139,9 +139,8 @@ def test_a_draft_model_is_run_once_for_a_token_of_the_output():
         drafter.use_draft_model(RecordingSource(draft, 1, spine_width=2))
         target = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT))
         recorder = Recorder(target, Greedy(), drafter, Coverage([Chain(length)], 2, 2))
-        wanted = {"seed": 0, "max_new_tokens": TOKENS, "eos_token_ids": frozenset()}
         before = draft.passes
-        assert len(list(recorder.conversation(PROMPT, 0, lambda turn, before: [1, 2, 3], **wanted))) == 1
+        assert len(list(recorder.conversation(PROMPT, 0, lambda turn, before: [1, 2, 3], GENERATION, frozenset()))) == 1
         passes[length] = draft.passes - before
     assert passes[6] <= passes[1] + 1
 

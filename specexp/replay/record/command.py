@@ -253,39 +253,29 @@ class RecordingJob:
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
         """Record the missing conversations, one file of turns at a time."""
-        plan = self.plan
-        pair = self.pair
-        generation = self.generation
         recorder = self._recorder()
         self._load_drafters(recorder)
-        most = plan.config.record.turns_per_file
-        eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
+        tokenizer, generation = self.pair.tokenizer, self.generation
+        eos = eos_of(tokenizer, self.pair.target) if generation.stop_at_eos else frozenset()
         kept: list[RecordedTurn] = []
         for number, (prompt, sample) in enumerate(missing):
             try:
-                kept += recorder.conversation(
-                    prompt,
-                    sample,
-                    partial(prompt.turn_ids, pair.tokenizer),
-                    seed=generation.seed,
-                    max_new_tokens=generation.max_new_tokens,
-                    eos_token_ids=eos,
-                    stop_at_repetition=generation.stop_at_repetition,
-                )
+                turn_ids = partial(prompt.turn_ids, tokenizer)
+                kept += recorder.conversation(prompt, sample, turn_ids, generation, eos)
             except Exception as error:
                 raise NotRecordableError(
                     f"prompt {prompt.prompt_id!r}, {number + 1} of {len(missing)}, could not be recorded: "
-                    f"{type_and_line(error)}; complete files stay in {plan.folder}, which can be replayed once every "
-                    "prompt is recorded"
+                    f"{type_and_line(error)}; complete files stay in {self.plan.folder}, which can be replayed once "
+                    "every prompt is recorded"
                 ) from error
             if number == 0:
                 turns = sum(len(prompt.turns) for prompt, _ in missing)
                 self.print_line(estimate(kept, turns, generation.max_new_tokens))
             self.bar.prompt()
-            if len(kept) >= most or number == len(missing) - 1:
+            if len(kept) >= self.plan.config.record.turns_per_file or number == len(missing) - 1:
                 self._write(kept)
                 self._save_drafters(recorder)
-                self.manifest.save(plan.folder)
+                self.manifest.save(self.plan.folder)
 
     def _recorder(self) -> Recorder:
         from specexp.replay.play.fidelity import scoring_of

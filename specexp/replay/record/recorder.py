@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.bench.arm import sequence_name
+from specexp.bench.arm import Generation, sequence_name
 from specexp.builders import BeamRerank, DySpecGreedy
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
@@ -130,11 +130,8 @@ class Recorder:
         prompt: Prompt,
         sample: int,
         context_of: Callable[[int, list[int]], list[int]],
-        *,
-        seed: int,
-        max_new_tokens: int,
+        generation: Generation,
         eos_token_ids: frozenset[int],
-        stop_at_repetition: bool = False,
     ) -> Iterator[RecordedTurn]:
         """Record a conversation and yield its turns.
 
@@ -145,10 +142,10 @@ class Recorder:
         before: list[int] = []
         drafting: Drafting | None = None
         wanted: Any = {
-            "max_new_tokens": max_new_tokens,
+            "max_new_tokens": generation.max_new_tokens,
             "eos_token_id": eos_token_ids,
-            "stop_at_repetition": stop_at_repetition,
-            "seed": seed,
+            "stop_at_repetition": generation.stop_at_repetition,
+            "seed": generation.seed,
             "sequence": sequence,
         }
         for number in range(turns):
@@ -159,21 +156,22 @@ class Recorder:
                 best.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
 
             wanted["continue_conversation"] = number > 0
-            model.check_request(context_ids, max_new_tokens)
+            model.check_request(context_ids, generation.max_new_tokens)
             if number == 0:
                 model.cache.truncate(0, 0)
                 model.conversation = None
             result = self.plain.generate(context_ids, observers=(keep_best,), **wanted)
-            turn = _Turn(model, k, context_ids, result.token_ids, max(len(before) - 1, 0), max_new_tokens)
+            known = max(len(before) - 1, 0)
+            turn = _Turn(model, k, context_ids, result.token_ids, known, generation.max_new_tokens)
             turn.writer.target.update(enumerate(best))
             if drafting is None:
                 parts = Parts(self._questioner, verifier=self.verifier)  # _cover sets the builder
-                drafting = Drafting(parts, parts.context(context_ids, seed, sequence))
+                drafting = Drafting(parts, parts.context(context_ids, generation.seed, sequence))
             else:
                 drafting.context.next_turn(context_ids[len(before) :])
             self._cover(turn, drafting)
             if self._learner is not None:
-                self._teach(self._learner, turn, seed, sequence)
+                self._teach(self._learner, turn, generation.seed, sequence)
             for run in self._runs:
                 turn.open_sources(run.parts.drafter)
                 run.generate(context_ids, observers=(turn.observe,), **wanted)
