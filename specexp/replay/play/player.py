@@ -88,21 +88,17 @@ class RecordedOutcome(Outcome):
             logits = np.full(tokens.shape, -np.inf, dtype=np.float32)
             for row, node in enumerate(self.nodes):
                 found, values = target[node] if node >= 0 else (tokens[row, :0], logits[row, :0])
-                if found.size < k:
-                    if self.lenient:
-                        continue
-                    self._refuse(row, k)
-                tokens[row], logits[row] = found[:k], values[:k]
+                if found.size >= k:
+                    tokens[row], logits[row] = found[:k], values[:k]
+                elif not self.lenient:
+                    path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
+                    raise NotRecordedError(
+                        f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the "
+                        f"target's {k} best tokens after {path}, which were not recorded; record again with a "
+                        f"coverage that drafts this path and a target_top_k of at least {k}"
+                    )
             self.top = tokens, logits
         return self.top
-
-    def _refuse(self, row: int, k: int) -> None:
-        path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
-        raise NotRecordedError(
-            f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the target's {k} best "
-            f"tokens after {path}, which were not recorded; record again with a coverage that drafts this path and a "
-            f"target_top_k of at least {k}"
-        )
 
 
 class RecordedPrefill(Outcome):
@@ -211,9 +207,27 @@ class RecordedSource(DraftSource):
             missing = (0, 0), (0, k - most)
             tokens = np.pad(tokens, missing, constant_values=NO_CANDIDATE)
             log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
-        if draft.end in starts:
-            rows = [row for row, start in enumerate(starts) if start == draft.end]
-            self._unanswered(context, request, rows, answers, tokens)
+        if draft.end not in starts:
+            return Candidates(tokens, log_probs)
+        rows = [row for row, start in enumerate(starts) if start == draft.end]  # no candidates were recorded
+        if self.missing == "refuse":
+            path = list(request.path_tokens(int(request.rows[rows[0]])))
+            raise NotRecordedError(
+                f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
+                f"{k} best candidates after {path} are needed, but were not recorded; record with a coverage that "
+                "drafts them, such as the largest builder of the search"
+            )
+        if self.missing == "unknown":
+            for node in (answers[row] for row in rows):
+                # on the output's path, so a candidate may be accepted
+                if NOWHERE < node < self.turn.trie.spine:
+                    raise NotRecordedError(
+                        f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {k} best candidates are "
+                        f"needed, but {draft.count(node)} were recorded; record with record.candidates of at least {k}"
+                    )
+            first = self._unknown_token
+            self._unknown_token += len(rows) * k
+            tokens[rows] = np.arange(first, self._unknown_token).reshape(len(rows), -1)
         return Candidates(tokens, log_probs)
 
     @override
@@ -221,37 +235,6 @@ class RecordedSource(DraftSource):
         other = RecordedSource(self.vocab_size, self.context_limit, self.scoring, self.missing)
         other.turn = self.turn
         return other
-
-    def _unanswered(
-        self,
-        context: Context,
-        request: Request,
-        rows: Sequence[int],
-        answers: Sequence[int],
-        tokens: NDArray[np.int64],
-    ) -> None:
-        """Apply the ``missing`` policy to ``rows`` of ``tokens`` (``[f, k]``), which have no recorded candidates."""
-        assert self.turn is not None
-        if self.missing == "unknown":
-            for row in rows:
-                node = answers[row]
-                # on the output's path, so a candidate may be accepted
-                if NOWHERE < node < self.turn.trie.spine:
-                    raise NotRecordedError(
-                        f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
-                        f"candidates are needed, but {self.turn.trie.draft.count(node)} were recorded; record with "
-                        f"record.candidates of at least {request.k}"
-                    )
-            first = self._unknown_token
-            self._unknown_token += len(rows) * request.k
-            tokens[rows] = np.arange(first, self._unknown_token).reshape(len(rows), -1)
-        elif self.missing == "refuse":
-            path = list(request.path_tokens(int(request.rows[rows[0]])))
-            raise NotRecordedError(
-                f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
-                f"{request.k} best candidates after {path} are needed, but were not recorded; record with a "
-                "coverage that drafts them, such as the largest builder of the search"
-            )
 
 
 class FollowOutput(DeterministicVerifier):

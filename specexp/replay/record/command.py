@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import count
@@ -139,39 +139,36 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     return recording
 
 
+@dataclass(eq=False)
 class RecordingJob:
     """Makes a recording, or resumes it after its last complete file of turns.
 
-    If ``shard`` is given, only its prompts are recorded, in its own folder. Raises ConfigError, without changing any
-    file, if the experiment cannot be recorded or the folder holds a different recording.
+    If ``shard`` is given, only its prompts are recorded, in its own folder. Without ``loaded``, the models are loaded.
+    Raises ConfigError, without changing any file, if the experiment cannot be recorded or the folder holds a different
+    recording.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        print_line: Callable[[str], None],
-        bar: StageBar,
-        pair: ModelPair | None = None,
-        shard: Shard | None = None,
-    ) -> None:
+    config: Config
+    print_line: Callable[[str], None]
+    bar: StageBar
+    loaded: ModelPair | None = None
+    shard: Shard | None = None
+
+    def __post_init__(self) -> None:
         from specexp.bench.experiment import use_threads
 
-        self.config = config
-        self.plan = plan_recording(config)
-        self.shard = shard
-        self.print_line = print_line
-        self.bar = bar
-        self.pair = pair or build_pair(self.plan.config)
+        self.plan = plan_recording(self.config)
+        self.pair = self.loaded or build_pair(self.plan.config)
         check_context(self.plan, self.pair)
         self.generation = self.plan.config.generation
         use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
         self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
-        if shard is not None:
+        if self.shard is not None:
             check_sharded(self.plan)
-            self.prompts = shard.of(self.prompts)
+            self.prompts = self.shard.of(self.prompts)
             if self._missing():  # otherwise another worker has already merged the shards
-                self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
+                self.plan = replace(self.plan, folder=self.shard.folder(self.plan.folder))
                 self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
@@ -196,7 +193,12 @@ class RecordingJob:
                 self._record(missing)
                 self._save(complete=True)
         if sampled:
-            self._sample_live(sampled)
+            from specexp.replay.record.live_sample import compositions, sample_live
+
+            self.bar.stage("live sample", len(sampled) * len(list(compositions(self.plan))))
+            recording = Recording(folder)
+            self.manifest.live_sample = sample_live(self.plan, self.pair, recording, sampled, self.bar.prompt)
+            self.manifest.save(folder)
         return Recording(folder)
 
     def _save(self, complete: bool) -> None:
@@ -326,15 +328,6 @@ class RecordingJob:
         known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
         lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
         return sampled if lacking else []
-
-    def _sample_live(self, prompts: Sequence[Prompt]) -> None:
-        """Compare the replay of these prompts with live decoding, and save the result in the manifest."""
-        from specexp.replay.record.live_sample import compositions, sample_live
-
-        self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
-        recording = Recording(self.plan.folder)
-        self.manifest.live_sample = sample_live(self.plan, self.pair, recording, prompts, self.bar.prompt)
-        self.manifest.save(self.plan.folder)
 
 
 def is_recorded(folder: Path) -> bool:
