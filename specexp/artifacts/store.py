@@ -287,23 +287,18 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
         staging.mkdir(parents=True)
         for name, data in files.items():
             (staging / name).write_bytes(data)
-        return _claim(folder, staging)
+        while True:  # another process may take a version between the listing and the rename
+            taken = versions(folder)
+            version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"
+            try:
+                return staging.rename(version)
+            except OSError:
+                if not version.exists():
+                    raise
     except OSError as error:
         raise ArtifactError(f"{folder}: it cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _claim(folder: Path, staging: Path) -> Path:
-    """Rename ``staging`` to the next free version, and return its folder."""
-    while True:  # another process may take a version between the listing and the rename
-        taken = versions(folder)
-        version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"
-        try:
-            return staging.rename(version)
-        except OSError:
-            if not version.exists():
-                raise
 
 
 def _target(folder: Path, alias: str) -> Path:

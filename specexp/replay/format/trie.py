@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.tree import NO_CANDIDATE, TokenTree
+from specexp.core.tree import NO_CANDIDATE
 
 
 class RecordingError(ValueError):
@@ -86,10 +86,9 @@ class Ranked:
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
         ordered = [lists[node] for node in sorted(lists)]
-        empty = [(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))]
-        tokens = np.concatenate([tokens for tokens, _ in ordered or empty]).astype(np.int32)
-        values = np.concatenate([values for _, values in ordered or empty]).astype(np.float32)
-        return Ranked(counts, tokens, values)
+        tokens = np.concatenate([np.empty(0, dtype=np.int32), *(tokens for tokens, _ in ordered)])
+        values = np.concatenate([np.empty(0, dtype=np.float32), *(values for _, values in ordered)])
+        return Ranked(counts, tokens.astype(np.int32), values.astype(np.float32))
 
 
 @dataclass(eq=False)
@@ -136,13 +135,6 @@ class TrieWriter:
             self.parents.append(node)
             self.tokens.append(token)
         return child
-
-    def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the ``n + 1`` trie nodes of a draft tree at ``root``, adding any that are missing."""
-        nodes = [root]
-        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
-            nodes.append(self.enter(nodes[parent], token))
-        return nodes
 
     def finish(self) -> Trie:
         """Return the complete trie."""

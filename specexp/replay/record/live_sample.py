@@ -67,26 +67,23 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
     controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
     yield describe_part(config.get("builder")) + controller, config
     yield from _arms(config)
-    verifier = planned.verifier_section
+    others = {"controller": _FIXED, "verifier": planned.verifier_section}
     for given in planned.covered_by:
         if given != config.get("builder") or controlled:
-            parts = {"builder": given, "controller": _FIXED, "verifier": verifier}
-            yield describe_part(given), apply_overrides(config, parts)
+            yield describe_part(given), apply_overrides(config, {"builder": given, **others})
     if learns(planned.drafter()):
         for paths, name in trees_between(planned.coverage):
             tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
-            parts = {"builder": tree, "controller": _FIXED, "verifier": verifier}
-            yield name, apply_overrides(config, parts)
+            yield name, apply_overrides(config, {"builder": tree, **others})
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
     """Yield the arms that draft in specexp's own loop, except any that equal the configured composition."""
-    if config.get("arms"):
-        own = {part: config.get(part) for part in Parts._fields}
-        for arm in arms_of(config):
-            drafts = arm.reference is None and arm.config.get("drafter") is not None
-            if drafts and {part: arm.config.get(part) for part in Parts._fields} != own:
-                yield f"arm {arm.title}", arm.config
+    own = {part: config.get(part) for part in Parts._fields}
+    for arm in arms_of(config) if config.get("arms") else ():
+        drafts = arm.reference is None and arm.config.get("drafter") is not None
+        if drafts and {part: arm.config.get(part) for part in Parts._fields} != own:
+            yield f"arm {arm.title}", arm.config
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:

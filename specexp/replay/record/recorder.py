@@ -52,16 +52,6 @@ class Coverage:
     candidates: int  # minimum number of draft candidates kept after every answer token
     target_top_k: int  # number of the target's best tokens kept after every recorded node
 
-    def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return the builders to run at every root, preceded by narrower variants of them.
-
-        If ``phrases``, builders that also request phrases are replaced by their inner builders for single tokens.
-        """
-        wanted = self.builders
-        if phrases:
-            wanted = [one for builder in wanted for one in _without_phrases(builder)]
-        return [*(one for builder in wanted for one in _narrower(builder)), *wanted]
-
 
 def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
     """Yield smaller variants of a builder, which may request candidates that the builder itself does not."""
@@ -96,7 +86,10 @@ class Recorder:
         self.drafter = drafter
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
-        self._builders = coverage.builders_at_roots(phrases=learns(drafter))
+        wanted = coverage.builders
+        if learns(drafter):  # only the draft model runs at every root, and it drafts no phrases
+            wanted = [one for builder in wanted for one in _without_phrases(builder)]
+        self._builders = [*(one for builder in wanted for one in _narrower(builder)), *wanted]
         self._questioner = drafter  # runs the draft model at every root
         self._learner: Drafter | None = None  # drafts at every root and learns from the target's predictions
         self._runs: list[Decoder] = []
@@ -297,8 +290,13 @@ class _Turn:
         self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
     def enter(self, root: int, tree: TokenTree) -> list[int]:
-        """Add a tree and return its nodes. :meth:`answer_rest` runs the target on those that are not in the answer."""
-        nodes = self.writer.enter_tree(root, tree)
+        """Add a tree at the node ``root`` and return its ``n + 1`` nodes.
+
+        :meth:`answer_rest` runs the target on those that are not in the answer.
+        """
+        nodes = [root]
+        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
+            nodes.append(self.writer.enter(nodes[parent], token))
         self._drafted.update(nodes)
         return nodes
 
