@@ -102,12 +102,9 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
     name = "Successors" if "Successors" in content else "tree_adj"
     if name not in content:
         raise ArtifactError(f"{where} must be a list of rank paths, a growmap, or an object with tree_adj")
-    children: Mapping[str, list[int]]
-    if name == "Successors":
-        rows_below = validated(list[list[_Rank]], content[name], where, name)
-        children = {str(row): below for row, below in enumerate(rows_below)}
-    else:
-        children = validated(dict[str, list[_Rank]], content[name], where, name)
+    kind = list[list[_Rank]] if name == "Successors" else dict[str, list[_Rank]]
+    given = validated(kind, content[name], where, name)
+    children = given if isinstance(given, dict) else {str(row): below for row, below in enumerate(given)}
     paths: dict[int, list[int]] = {0: []}
     rows = [0]
     for row in rows:  # the list grows during the loop, in order of depth

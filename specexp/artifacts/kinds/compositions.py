@@ -58,7 +58,6 @@ class CompositionArtifact(Artifact):
 
     kind = "composition"
     required: ClassVar[Mapping[str, Any]] = {PARTS: _Composed}
-    optional = ()
     holds_state = True
 
     @classmethod
@@ -144,8 +143,7 @@ class ThresholdsArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        tree = {name: self.thresholds[name] for name in self._TREE}
-        builder = {"class_path": self._BUILDER, "init_args": tree}
+        builder = {"class_path": self._BUILDER, "init_args": {name: self.thresholds[name] for name in self._TREE}}
         drafter = {"class_path": self._DRAFTER, "init_args": self.thresholds["draft"]}
         return {**self.recorded, "builder": builder, "drafter": drafter}
 
@@ -218,7 +216,6 @@ class PlainDecodingArtifact(Artifact):
 
     kind = "plain-decoding"
     required: ClassVar[Mapping[str, Any]] = {VERDICT: PlainVerdict, PARTS: Recorded}
-    optional = ()
     plain = True
     purpose = "it means that speculation is not faster here, and best-tree next to it is the best candidate"
 

@@ -142,7 +142,6 @@ class DraftHeadArtifact(LearnedArtifact):
     kind = "draft-head"
     fields: ClassVar[_Fields] = {"head.safetensors": None}
     required: ClassVar[Mapping[str, Any]] = {PARTS: WithDrafter}
-    optional = ()
     family = "drafter"
     argument = "head"
 
