@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from secrets import randbits, token_hex
 from time import monotonic, time
@@ -44,6 +45,7 @@ _UPDATE_SECONDS = 0.025
 """Minimum time between two chunks of a stream. Waking the event loop for each token would slow decoding down."""
 
 
+@dataclass(eq=False)
 class ServedRequest:
     """The state of a request, from its tokenized prompts to the last chunk of its response.
 
@@ -57,56 +59,52 @@ class ServedRequest:
         logged: whether the end of the request has been logged.
     """
 
-    def __init__(
-        self,
-        request: AnyRequest,
-        prompts: Sequence[Sequence[int]],
-        thread: DecodingThread,
-        texts: Texts,
-        limits: Limits,
-        model: str,
-    ) -> None:
-        self.request = request
-        self.prompts = prompts
+    request: AnyRequest
+    prompts: Sequence[Sequence[int]]
+    thread: DecodingThread
+    texts: Texts
+    limits: Limits
+    model: str
+
+    def __post_init__(self) -> None:
+        request = self.request
         self.began = monotonic()
         self.logged = False
         self.seed = randbits(62) if request.seed is None else request.seed
         self.is_chat = isinstance(request, ChatRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{token_hex(12)}"
-        self._about = {"id": self.id, "created": int(time()), "model": model}
-        self._thread = thread
-        self._texts = texts
+        self._about = {"id": self.id, "created": int(time()), "model": self.model}
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         self._new_tokens = 0
-        count = len(prompts) * request.n
-        if count > limits.outputs:
-            sentence = f"the number of prompts times n must be at most {limits.outputs}, got {count}"
+        count = len(self.prompts) * request.n
+        if count > self.limits.outputs:
+            sentence = f"the number of prompts times n must be at most {self.limits.outputs}, got {count}"
             raise RequestError(400, sentence, "n")
         if request.sequence is not None and count > 1:
             sentence = f"sequence is only for requests of one output, and this request has {count}: leave it out"
             raise RequestError(400, sentence, "sequence")
-        for number, prompt in enumerate(prompts, 1):
-            self._check_prompt(prompt, number, limits)
-        deadline = self.began + min(request.deadline or limits.seconds, limits.seconds)
+        for number, prompt in enumerate(self.prompts, 1):
+            self._check_prompt(prompt, number)
+        deadline = self.began + min(request.deadline or self.limits.seconds, self.limits.seconds)
         self.outputs = [self._output(number, deadline) for number in range(count)]
         self.ended: list[Ended | None] = [None] * count
-        self._token_texts = [TokenTexts(texts, request.skip_special_tokens) for _ in range(count)]
+        self._token_texts = [TokenTexts(self.texts, request.skip_special_tokens) for _ in range(count)]
         choice = request.calls if isinstance(request, ChatRequest) else None
         self._call_texts = [CallText(choice) for _ in range(count)]
         self._named = isinstance(request, ChatRequest) and request.function is not None
 
-    def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
-        limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
+    def _check_prompt(self, prompt: Sequence[int], number: int) -> None:
+        limit, key = self.limits.prompt_tokens, "messages" if self.is_chat else "prompt"
         if limit is not None and len(prompt) > limit:
             raise RequestError(400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key)
         with restated(ValueError, lambda error: RequestError(400, f"prompt {number}: {error}", key)):
-            self._thread.target.check_request(prompt, 1)
+            self.thread.target.check_request(prompt, 1)
 
     def _output(self, number: int, deadline: float) -> Output:
         request = self.request
         default = _COMPLETION_TOKENS
         if isinstance(request, ChatRequest):
-            default = request.max_completion_tokens or self._thread.target.context_limit
+            default = request.max_completion_tokens or self.thread.target.context_limit
         wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
         limit = request.max_tokens or default
         if request.min_tokens > limit:
@@ -114,7 +112,7 @@ class ServedRequest:
             raise RequestError(400, sentence, "min_tokens")
         prompt = tuple(self.prompts[number // request.n])
         ends = self._stop_tokens()
-        decode = partial(self._texts.text, special=not request.skip_special_tokens)
+        decode = partial(self.texts.text, special=not request.skip_special_tokens)
         return Output(
             prompt=prompt,
             seed=self.seed,
@@ -138,9 +136,9 @@ class ServedRequest:
         if self.request.min_tokens:
             raise RequestError(400, "min_tokens must be left out if the output has a given form", "min_tokens")
         field, spec = self.request.constraint
-        size = self._thread.target.vocab_size
+        size = self.thread.target.vocab_size
         try:
-            return constraint_of(spec, self._texts.tokenizer, size, self._thread.eos_token_ids)
+            return constraint_of(spec, self.texts.tokenizer, size, self.thread.eos_token_ids)
         except ConstraintError as error:
             steps = error.key[field != "structured_outputs" :]
             if field == "tools" and steps:  # anyOf, number, properties, arguments, ...
@@ -150,8 +148,8 @@ class ServedRequest:
 
     def _stop_tokens(self) -> frozenset[int]:
         """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""
-        request, special = self.request, self._texts.special_ids
-        size = self._thread.target.vocab_size
+        request, special = self.request, self.texts.special_ids
+        size = self.thread.target.vocab_size
         for key in ("stop_token_ids", "logit_bias"):
             if (highest := max(getattr(request, key), default=0)) >= size:
                 sentence = f"{key}: the model's vocabulary has ids 0 to {size - 1}, got {highest}"
@@ -161,7 +159,7 @@ class ServedRequest:
             if inside and text not in inside:  # it would never be found in the text
                 sentence = f"stop: texts do not show the special token {inside[0]!r}: give it alone, got {shown(text)}"
                 raise RequestError(400, sentence, "stop")
-        eos = frozenset() if request.ignore_eos else self._thread.eos_token_ids
+        eos = frozenset() if request.ignore_eos else self.thread.eos_token_ids
         return eos.union(request.stop_token_ids, (token for token, text in special.items() if text in request.stop))
 
     def _verifier(self, prompt_length: int, ends: frozenset[int]) -> DeterministicVerifier:
@@ -191,7 +189,7 @@ class ServedRequest:
             RequestError: the queue is full, or the server is shutting down.
         """
         with restated(UnavailableError, lambda error: RequestError(503, str(error), retry_after=error.retry_after)):
-            self._thread.submit(self.outputs)
+            self.thread.submit(self.outputs)
 
     def cancel(self) -> None:
         """Cancel all outputs. The decoding thread frees their lanes before its next step."""
@@ -285,7 +283,7 @@ class ServedRequest:
         """Return the fields added to OpenAI's schema: the seed, and speculation metrics in vLLM's schema."""
         metrics = None
         if len(self.ended) == 1 and self.ended[0] is not None:
-            builder = self._thread.parts.builder if self.request.speculative else None
+            builder = self.thread.parts.builder if self.request.speculative else None
             max_nodes = 0 if builder is None else builder.max_nodes
             metrics = {"speculative_decoding": speculative_decoding(self.ended[0].steps, max_nodes)}
         return {"seed": self.seed, "metrics": metrics}

@@ -257,7 +257,8 @@ class RecordingJob:
         """Record the missing conversations, one file of turns at a time."""
         recorder = self._recorder()
         self._load_drafters(recorder)
-        tokenizer, generation = self.pair.tokenizer, self.generation
+        generation = self.generation
+        tokenizer = self.pair.tokenizer
         eos = eos_of(tokenizer, self.pair.target) if generation.stop_at_eos else frozenset()
         kept: list[RecordedTurn] = []
         for number, (prompt, sample) in enumerate(missing):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,33 +71,29 @@ def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
     return [one for inner in builder.inner for one in _without_phrases(inner)]
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records turns by running the models. Without a drafter, only the target is recorded."""
 
-    def __init__(
-        self,
-        model: Runtime,
-        verifier: Verifier,
-        drafter: Drafter | None,
-        coverage: Coverage,
-    ) -> None:
-        self.model = model
-        self.verifier = verifier
-        self.drafter = drafter
-        self.coverage = coverage
-        self.plain = Decoder(model, verifier=verifier)
-        wanted = coverage.builders
-        if learns(drafter):  # only the draft model runs at every root, and it drafts no phrases
-            wanted = [one for builder in wanted for one in _without_phrases(builder)]
-        self._builders = [*(one for builder in wanted for one in _narrower(builder)), *wanted]
+    model: Runtime
+    verifier: Verifier
+    drafter: Drafter | None
+    coverage: Coverage
+
+    def __post_init__(self) -> None:
+        drafter = self.drafter
+        builders = self.coverage.builders
+        self.plain = Decoder(self.model, verifier=self.verifier)
         self._questioner = drafter  # runs the draft model at every root
         self._learner: Drafter | None = None  # drafts at every root and learns from the target's predictions
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
-            # a nested draft model's candidates do not depend on learning, so it runs by itself
+            # a nested draft model's candidates do not depend on learning, so it runs by itself, and drafts no phrases
             self._questioner = deepcopy(next(iter(models_in(drafter)), None))
             self._learner = deepcopy(drafter)
-            self._runs = [Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders]
+            self._runs = [Decoder(self.model, deepcopy(drafter), one, self.verifier) for one in builders]
+            builders = [one for builder in builders for one in _without_phrases(builder)]
+        self._builders = [*(one for builder in builders for one in _narrower(builder)), *builders]
 
     @property
     def shares_state(self) -> bool:
@@ -241,34 +237,30 @@ class _GivenAnswer(Verifier):
         return Verdict((), self._answer[len(context) - self._start])
 
 
+@dataclass(eq=False)
 class _Turn:
     """A turn being recorded. Its trie stores the target's ``top_k`` best tokens after each node.
 
     The first ``known`` tokens of the prompt were already processed in earlier turns.
     """
 
-    def __init__(
-        self,
-        model: Runtime,
-        top_k: int,
-        prompt: list[int],
-        answer: Sequence[int],
-        known: int,
-        max_new_tokens: int,
-    ) -> None:
-        self.model = model
-        self.top_k = top_k
-        self.prompt = prompt
-        self.answer = answer
-        self.fresh = np.array(prompt[known:-1], dtype=np.int64)  # tokens fed in this turn's prefill
-        self.room = min(max_new_tokens, model.context_limit - len(prompt))  # maximum length of the answer
-        self.writer = TrieWriter(prompt[-1], answer)
+    model: Runtime
+    top_k: int
+    prompt: list[int]
+    answer: Sequence[int]
+    known: InitVar[int]
+    max_new_tokens: InitVar[int]
+
+    def __post_init__(self, known: int, max_new_tokens: int) -> None:
+        self.fresh = np.array(self.prompt[known:-1], dtype=np.int64)  # tokens fed in this turn's prefill
+        self.room = min(max_new_tokens, self.model.context_limit - len(self.prompt))  # maximum length of the answer
+        self.writer = TrieWriter(self.prompt[-1], self.answer)
         self._drafted: set[int] = set()  # nodes of all drafted trees
         # After the prefill, the cache holds the prompt without its last token.
-        model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
-        logits = model.prefill(0, self.fresh.tolist(), all_logits=True).logits
+        self.model.cache.truncate(0, len(self.prompt) - 1 - self.fresh.size)
+        logits = self.model.prefill(0, self.fresh.tolist(), all_logits=True).logits
         # [a, V] logits after each of the `a` fresh tokens
-        self.prefill_logits = logits[0] if logits else torch.empty(0, model.vocab_size)
+        self.prefill_logits = logits[0] if logits else torch.empty(0, self.model.vocab_size)
 
     def prefill(self, context: Context) -> Outcome | None:
         """Return the outcome of the turn's prefill (step 0); None if no token was fed."""
