@@ -82,8 +82,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         for name, metric in fields["metrics"].items()
     }
     # Round-trip through JSON so that all keys are text, as in the file: a profile's integer keys sort differently.
-    read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
-    return read_back
+    return dict(json.loads(json.dumps(all_masked(fields))))
 
 
 @cache

@@ -156,8 +156,7 @@ def _key(source: Path, compiler: list[str], flags: tuple[str, ...]) -> str:
         ) from error
     options = " ".join((words, *FLAGS, *flags))
     files = sorted(one for one in source.parent.iterdir() if one.suffix in (".cpp", ".h"))
-    contents = (one.read_bytes() for one in files)
-    parts = (*contents, options.encode(), version)
+    parts = (*(one.read_bytes() for one in files), options.encode(), version)
     machine, made = (sha256(b"\0".join(one)).hexdigest() for one in ([processor().encode()], parts))
     return f"{machine[:8]}-{made[:16]}"
 

@@ -48,8 +48,7 @@ class Ending:
     def _end(self, text: str) -> int | None:
         # a model may begin with blank lines, which must not count as the stop string "\n\n"
         begin = len(text) - len(text.lstrip())
-        ends = [end for end in (text.find(stop, begin) for stop in self.stop) if end >= 0]
-        return min(ends, default=None)
+        return min((end for end in (text.find(stop, begin) for stop in self.stop) if end >= 0), default=None)
 
 
 class Value(NamedTuple):

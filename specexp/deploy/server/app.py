@@ -50,8 +50,8 @@ class Figures:
     """A server's metrics for Prometheus."""
 
     def __init__(self, thread: DecodingThread) -> None:
-        self._registry = CollectorRegistry()
-        about: dict[str, Any] = {"namespace": "specexp", "registry": self._registry}
+        self.registry = CollectorRegistry()
+        about: dict[str, Any] = {"namespace": "specexp", "registry": self.registry}
         seconds = {**about, "buckets": _SECONDS}
         self.requests = Counter("requests", "Number of requests, by HTTP status.", ["status"], **about)
         self.cancelled = Counter("cancelled", "Number of requests that the client cancelled.", **about)
@@ -73,10 +73,6 @@ class Figures:
         self.steps.inc(end.result.steps)
         self.drafted.inc(end.result.drafted_nodes)
         self.accepted.inc(end.result.accepted_drafts)
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
 
 
 @dataclass
@@ -120,7 +116,8 @@ class Server:
         return JSONResponse(about, 200 if alive else 503)
 
     async def _metrics(self) -> Response:
-        return PlainTextResponse(self.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = generate_latest(self.figures.registry)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self) -> Response:
         return JSONResponse({"object": "list", "data": [self._about()]})

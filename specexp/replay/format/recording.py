@@ -231,8 +231,7 @@ def different_setting(section: str, recorded: Any, given: Any, keys: Sequence[st
     """Describe the first setting that differs within a section of ``made_of``. Return None if all are equal."""
     name, key = "verifier" if section == "law" else section, None
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
-        every = keys or sorted({*recorded, *given})
-        key = next((key for key in every if recorded.get(key) != given.get(key)), None)
+        key = next((key for key in keys or sorted({*recorded, *given}) if recorded.get(key) != given.get(key)), None)
         if key is None:
             return None
         name, recorded, given = f"{name}.{key}", recorded.get(key), given.get(key)
@@ -288,12 +287,11 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
 
     data = bytes(pd.DataFrame([turn.to_row() for turn in turns]).to_parquet(index=False))
     atomic_write(path, data)
-    conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
     return {
         "sha256": sha256(data),
         "bytes": len(data),
         "turns": len(turns),
-        "conversations": [list(one) for one in conversations],
+        "conversations": [list(one) for one in dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)],
     }
 
 

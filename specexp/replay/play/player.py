@@ -24,7 +24,7 @@ from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane, OutcomeObs
 from specexp.core.outcome import GenerationResult, Outcome, Top, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import PassResult, Target
-from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
+from specexp.core.tree import NO_CANDIDATE, TokenTree
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import RecordedTurn
@@ -194,10 +194,6 @@ class RecordedSource(DraftSource):
 
     @override
     def candidates(self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]) -> Candidates:
-        if request.kind is not NodeKind.POINT_MASS:
-            raise RecordingError(
-                "the recording holds ranked candidates, but the builder draws its own: set candidates to top-k"
-            )
         assert self.turn is not None
         draft, k = self.turn.trie.draft, request.k
         most = min(k, self.vocab_size)

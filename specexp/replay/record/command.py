@@ -325,8 +325,7 @@ class RecordingJob:
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.record.live_sample]
-        rows = self.manifest.live_sample
-        known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
+        known = {row["composition"]: row.get("prompts", len(sampled)) for row in self.manifest.live_sample}
         lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
         return sampled if lacking else []
 

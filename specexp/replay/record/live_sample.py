@@ -152,8 +152,7 @@ def _row(
         decoded()
     row: dict[str, Any] = {"composition": name, "fidelity": str(replayed.fidelity), "prompts": len(prompts)}
     answers = {side: [_counts(one) for one in found] for side, found in records.items()}
-    pairs = zip(answers["live"], answers["replayed"], strict=True)
-    row["equal_prompts"] = sum(one == other for one, other in pairs)
+    row["equal_prompts"] = sum(one == other for one, other in zip(answers["live"], answers["replayed"], strict=True))
     for side, found in records.items():
         row |= {f"{count}_{side}": sum(getattr(one, count) for one in found) for count in COUNTS}
         row[f"tokens_{side}"] = sum(one.new_tokens for one in found)

@@ -118,8 +118,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     pair = config.get("pair")
     added = drafter is None and sources_of(pair["target"], pair["draft"])[1] is not None
     if covered_by is None:
-        own = config.get("builder") if learns(drafter) else None
-        covered_by = [own or _DEFAULT]
+        covered_by = [(config.get("builder") if learns(drafter) else None) or _DEFAULT]
     if not covered_by:
         raise refusal(config, "coverage", "must have at least one builder, got an empty list")
     config = apply_overrides(config, {"record.coverage": covered_by}, config.source_of(("record", "coverage")))

@@ -416,8 +416,7 @@ class RecordingSource(ModelSource):
 
     def _width_of(self, node: int, k: int) -> int:
         """Return the number of candidates to keep after a node if ``k`` are requested."""
-        most = self.spine_width if node <= self.writer.spine else self.width
-        return min(max(k, most), self.vocab_size)
+        return min(max(k, self.spine_width if node <= self.writer.spine else self.width), self.vocab_size)
 
     @override
     def for_new_sequence(self) -> RecordingSource:
