@@ -64,7 +64,6 @@ class ProcessedSampling(DeterministicVerifier):
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
     def _row(self, context: Context) -> int:
-        """Return the row of a sequence in the batch."""
         return int(context.sequence) if len(self._padding) > 1 else 0
 
     def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:

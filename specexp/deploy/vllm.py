@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specexp.builders.regular_trees import Chain
 from specexp.config.artifacts import LoadedArtifact, load_artifact
-from specexp.core.context import Context
+from specexp.core.context import Context, common_prefix
 from specexp.core.contracts import BuilderLimits, Controller, Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TokenTree
@@ -156,8 +156,7 @@ class Proposer:
         one.context.append(new)
         one.context.steps += 1
         self._carried += len(new)
-        most = min(len(one.draft), len(new) - 1)
-        accepted = next((depth for depth in range(most) if one.draft[depth] != new[depth]), most)
+        accepted = common_prefix(one.draft, new[:-1])
         # after rejected tokens the target's answers are unknown, and a drafter would take them for answers
         one.drafter.observe(self._outcome(one, new, accepted, accepted, seconds))
         if not one.controller.same_plan:

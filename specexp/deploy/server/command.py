@@ -181,7 +181,6 @@ def _serve(
 
 
 def _key(file: str | None) -> str | None:
-    """Return the API key from a file or the environment."""
     key, where = os.environ.get(KEY), KEY
     if file is not None:
         where = f"--api-key-file {file}"

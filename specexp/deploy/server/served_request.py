@@ -130,7 +130,6 @@ class ServedRequest:
         )
 
     def _constraint(self) -> Constraint | None:
-        """Return the constraint of one output, if the request has one."""
         if self.request.constraint is None:
             return None
         if self.request.min_tokens:

@@ -247,7 +247,6 @@ class RecordingJob:
             self._write(kept)
 
     def _write(self, kept: list[RecordedTurn]) -> None:
-        """Write the turns to a new file, and clear the list."""
         files = self.manifest.files
         name = next(name for number in count() if (name := f"turns-{number:05d}.parquet") not in files)
         files[name] = write_turns(self.plan.folder / name, kept)
