@@ -104,11 +104,10 @@ class OwnPrompts(PromptSet):
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
         self._ignored.clear()
-        unusable: list[UnusableRow] = []
-        self.unusable = unusable
-        rows = list(islice(self._prompts(source, unusable), count))
-        if unusable and not rows:
-            raise unusable_rows(unusable, len(unusable))
+        self.unusable: list[UnusableRow] = []
+        rows = list(islice(self._prompts(source), count))
+        if self.unusable and not rows:
+            raise unusable_rows(self.unusable, len(self.unusable))
         return prompt_rows(rows, where=self.path)
 
     @override
@@ -120,18 +119,17 @@ class OwnPrompts(PromptSet):
             f"{self.path}: the requests' fields {requested} are ignored; configure generation and verifier instead."
         ]
 
-    def _prompts(self, rows: Iterable[Row], unusable: list[UnusableRow]) -> Iterator[PromptRow]:
-        id_field = None
+    def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:
+        id_field = ""
         for row in _requests(rows):
             if self.field is None:
                 self.field = _recognized_field(row)
             if row.number == 1:
-                id_field = next((name for name in _IDS if row.values.get(name) is not None), None)
-            category = self.category or "category"
+                id_field = next((name for name in _IDS if row.values.get(name) is not None), "")
             if self.category not in (None, *row.values) and row.number == 1:
                 near = did_you_mean(self.category, row.values)
                 raise PromptSetError(f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",))
-            kind, form = row.values.get(category), row.values.get("structured_outputs")
+            kind, form = row.values.get(self.category or "category"), row.values.get("structured_outputs")
             if not isinstance(form, dict | None):
                 raise row.error("structured_outputs", "an object such as {json: SCHEMA}", form)
             try:
@@ -139,12 +137,11 @@ class OwnPrompts(PromptSet):
             except UnusableRow as error:
                 if error.key:  # the field is wrong, not the row
                     raise
-                unusable.append(error)
+                self.unusable.append(error)
                 continue
             self._ignored.update(found.ignored)
-            has_id = id_field is not None and row.values.get(id_field) is not None
             yield PromptRow(
-                row.label(str(id_field)) if has_id else str(row.number - 1),
+                row.label(id_field) if id_field and row.values.get(id_field) is not None else str(row.number - 1),
                 str(kind) if is_text(kind) or isinstance(kind, int) else "own",
                 found.turns,
                 found.context,
