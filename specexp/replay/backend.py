@@ -203,7 +203,17 @@ def open_recording(config: Config) -> Recording:
         recording.check_made_of("pair", config.get("pair"), pair)
         same = ("seed", "stop_at_eos", "stop_at_repetition")
         recording.check_made_of("generation", config.generation.model_dump(), same)
-        _check_length(recording, config.generation)
+        made = recording.manifest.made_of["generation"]
+        several = any(turns[0].turns > 1 for turns in recording.turns.values())
+        for key in ("max_new_tokens", "samples"):
+            given = getattr(config.generation, key)
+            # A later turn depends on the whole earlier answer.
+            exactly = several and key == "max_new_tokens"
+            if given > made[key] or (exactly and given != made[key]):
+                raise RecordingError(
+                    f"{recording.folder} was made with generation.{key} {made[key]}, and the configured one is "
+                    f"{given}: record again with it, or set {'exactly' if exactly else 'at most'} {made[key]}"
+                )
         settings = build_verifier(config).sampling_settings
         if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)
@@ -217,22 +227,6 @@ def _error(config: Config, error: RecordingError) -> ConfigError:
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
     return ConfigError(f"{config.source_of(tuple(key.split('.')))}: {key}: {sentence}")
-
-
-def _check_length(recording: Recording, wanted: Generation) -> None:
-    """Raise RecordingError if the experiment needs more or longer answers than were recorded."""
-    made = recording.manifest.made_of["generation"]
-    several = any(turns[0].turns > 1 for turns in recording.turns.values())
-    for key in ("max_new_tokens", "samples"):
-        recorded = made[key]
-        given = getattr(wanted, key)
-        # A later turn depends on the whole earlier answer.
-        exactly = several and key == "max_new_tokens"
-        if given > recorded or (exactly and given != recorded):
-            raise RecordingError(
-                f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
-                f"record again with it, or set {'exactly' if exactly else 'at most'} {recorded}"
-            )
 
 
 def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:

@@ -137,7 +137,14 @@ def problems_of(
     for name in HIDDEN_ARGUMENTS if config.guidance_scale in (None, 1) else ():
         if name.startswith("negative") and hidden[name] is not None:
             yield f"{name} has no effect without guidance_scale: set guidance_scale above 1"
-    yield from _refused_fields(config)
+    # only known fields: plain generate ignores other entries, which some models' files have
+    for name in sorted(vars(GenerationConfig())):
+        value = getattr(config, name, None)
+        if name.startswith("_") or name in OBEYED or name in WITHOUT_EFFECT or value is None:
+            continue
+        if value != _DEFAULTS.get(name, False):
+            advice = REFUSED.get(name, "leave it out, since this version of specexp does not support it")
+            yield f"{name}={value!r} is not supported: {advice}"
     if input_ids.shape[0] != 1:
         yield f"a batch of {input_ids.shape[0]} is not supported: pass one prompt and num_return_sequences=1"
     if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
@@ -151,17 +158,6 @@ def problems_of(
     for name, value in model_kwargs.items():
         if value is not None and name not in (*_CHECKED, *_IGNORED):
             yield f"{name} is not supported: leave it out, since the model is called with input_ids only"
-
-
-def _refused_fields(config: GenerationConfig) -> Iterator[str]:
-    # only known fields: plain generate ignores other entries, which some models' files have
-    for name in sorted(vars(GenerationConfig())):
-        value = getattr(config, name, None)
-        if name.startswith("_") or name in OBEYED or name in WITHOUT_EFFECT or value is None:
-            continue
-        if value != _DEFAULTS.get(name, False):
-            advice = REFUSED.get(name, "leave it out, since this version of specexp does not support it")
-            yield f"{name}={value!r} is not supported: {advice}"
 
 
 def _count_from_zero(positions: torch.Tensor, padding: Sequence[int]) -> bool:
