@@ -203,17 +203,14 @@ def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
 
 def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON file: one object per line, an array of objects or texts, or a single object."""
-    number, first = next((one for one in lines if one[1].strip()), (1, "[]"))
+    start, first = next((one for one in lines if one[1].strip()), (1, "[]"))
     try:
         is_lines = isinstance(json.loads(first), dict)
     except ValueError:
         is_lines = False
-    texts: Iterator[tuple[int, str]]
-    if is_lines:
-        texts = chain([(number, first)], (one for one in lines if one[1].strip()))
-    else:
-        texts = iter([(number, "\n".join([first, *(line for _, line in lines)]))])
-    for number, text in texts:
+    if not is_lines:  # this leaves no lines
+        first = "\n".join([first, *(line for _, line in lines)])
+    for number, text in chain([(start, first)], (one for one in lines if one[1].strip())):
         try:
             value = json.loads(text, object_pairs_hook=distinct)
             json.dumps(value, ensure_ascii=False).encode()  # raises for lone surrogates, which are not text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -410,12 +410,9 @@ class Workload(metaclass=Checked):
         unusable: list[UnusableRow] = []
         for row in rows:
             try:
-                prompt = self._prompt(tokenizer, row)
+                prompts += self._prompt(tokenizer, row)
             except UnusableRow as error:
                 unusable.append(error)
-                continue
-            if prompt is not None:
-                prompts.append(prompt)
         # those with a key are too long, which only too_long can allow
         refused = [one for one in unusable if self.unusable == "refuse" or one.key]
         if refused or (unusable and not prompts):
@@ -460,8 +457,8 @@ class Workload(metaclass=Checked):
         self.exhausted = end == len(rows)
         return rows.select(range(self.offset, end))
 
-    def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
-        """Convert a row to a prompt, or return None if it is too long and must be dropped."""
+    def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Iterator[Prompt]:
+        """Yield the prompt of a row, unless it is too long and must be dropped."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
         name, where = f"prompt {prompt_id!r}", self.prompts.label
         chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
@@ -490,7 +487,7 @@ class Workload(metaclass=Checked):
             counts = self.preparation.skipped if kept is None else self.preparation.cut
             counts[prompt_id] = len(ids)
             if kept is None:
-                return None
+                return
             ids = kept
         if chat_template:
             self.preparation.rendered += 1
@@ -502,7 +499,7 @@ class Workload(metaclass=Checked):
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
             self.preparation.end_inside_a_token.append(prompt_id)
         given = (chat_template, context, self.chat_template_kwargs, row.get("structured_outputs"))
-        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], *given)
+        yield Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], *given)
 
     def _shortened(
         self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool
