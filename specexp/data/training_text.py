@@ -207,13 +207,10 @@ def prompt_of(function: str) -> str | None:
     if not body:
         return None
     lines = function.splitlines(keepends=True)
-    cuts = []
-    for count in range(body[0].lineno, len(lines)):
-        prompt = "".join(lines[:count])
-        fits = MIN_PROMPT_CHARACTERS <= len(prompt) <= MAX_PROMPT_CHARACTERS
-        if fits and lines[count].strip() and len(function) - len(prompt) >= MIN_REST_CHARACTERS:
-            cuts.append(prompt)
-    return min(cuts, key=lambda prompt: abs(len(prompt) - 0.4 * len(function))) if cuts else None
+    longest = min(MAX_PROMPT_CHARACTERS, len(function) - MIN_REST_CHARACTERS)
+    prompts = ("".join(lines[:count]) for count in range(body[0].lineno, len(lines)) if lines[count].strip())
+    cuts = [prompt for prompt in prompts if MIN_PROMPT_CHARACTERS <= len(prompt) <= longest]
+    return min(cuts, key=lambda prompt: abs(len(prompt) - 0.4 * len(function)), default=None)
 
 
 def _row(document: Document, prompt: str) -> PromptRow:
