@@ -57,10 +57,9 @@ def run(config: Config) -> Comparison:
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     found, recording = compare_devices(config)
-    name = config.name
-    folder = config.output / name
+    folder = config.output / config.name
     save_resolved(config, folder)
-    tracker = tracker_of(config, name, folder)
+    tracker = tracker_of(config, config.name, folder)
     made = report(found, recording, config.question or "What if")
     # the tables have many columns
     publish(made, folder, tracker, terminal(180), kind="what_if", config=tracked_config(config))
