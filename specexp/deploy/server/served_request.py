@@ -300,7 +300,7 @@ class ServedRequest:
         return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 
     def _log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
-        found: dict[str, Any] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        rows = []
         for one in tokens:
             names = {one.token: texts.text_of(one.token)}
             for token, _ in one.best:  # an equal text must not hide another token's entry
@@ -308,10 +308,9 @@ class ServedRequest:
                 taken = not text or text in names.values()
                 names.setdefault(token, f"token_id:{token}" if taken else text)
             top = {names[token]: log_prob for token, log_prob in (*one.best, (one.token, one.log_prob))}
-            entry = (names[one.token], one.log_prob, top, texts.add(one.token))
-            for column, value in zip(found.values(), entry, strict=True):
-                column.append(value)
-        return found
+            rows.append((names[one.token], one.log_prob, top, texts.add(one.token)))
+        columns = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
 
     def _chat_log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
         def entry(token: int, log_prob: float) -> dict[str, Any]:
