@@ -240,7 +240,7 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     ),
     TrtllmSettings: lambda length, shortest, longest: (
         TrtllmSettings("NGram", length, max_matching_ngram_size=longest, is_use_oldest=False),
-        _shortest(shortest),
+        (f"min_ngram={shortest}",) * (shortest > 1),
     ),
     # ngram-simple drafts no chains that are shorter than the n-gram, and nothing in loops as short as it
     LlamaCppSettings: lambda length, shortest, longest: (
@@ -250,18 +250,14 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     ),
     OpenVinoSettings: lambda length, shortest, longest: (
         OpenVinoSettings(length, max_ngram_size=longest),
-        ("the order of matches (OpenVINO GenAI has its own)", *_shortest(shortest)),
+        ("the order of matches (OpenVINO GenAI has its own)", *(f"min_ngram={shortest}",) * (shortest > 1)),
     ),
     HuggingFaceSettings: lambda length, shortest, longest: (
         HuggingFaceSettings(length, max_matching_ngram_size=longest),
-        ("the order of matches (transformers takes the oldest)", *_shortest(shortest)),
+        ("the order of matches (transformers takes the oldest)", *(f"min_ngram={shortest}",) * (shortest > 1)),
     ),
 }
 """For each engine, a function that returns the settings of prompt lookup for a chain length and n-gram limits."""
-
-
-def _shortest(shortest: int) -> tuple[str, ...]:
-    return () if shortest == 1 else (f"min_ngram={shortest}",)
 
 
 def _vllm_suffixes(chain: ChainDraft) -> Expressed:
