@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import Cache, PreTrainedConfig
@@ -162,7 +162,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     is_compileable = False
     is_sliding = False
 
-    def __init__(self, owner: Any, layer: int) -> None:
+    def __init__(self, owner: SlotCache, layer: int) -> None:
         super().__init__()
         self._owner = owner
         self._layer = layer
@@ -175,13 +175,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append ``[b, heads, rows, dim]`` to each open slot; return all keys and values up to the new rows."""
-        keys, values = self._owner.write(self._layer, key_states, value_states)
-        return keys, values
+        return self._owner.write(self._layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
         """Return the number of committed tokens in the first open slot."""
-        length: int = self._owner.lengths[self._owner._open[0]]
-        return length
+        return self._owner.lengths[self._owner._open[0]]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the key length and offset for a pass over ``query_length`` rows."""
@@ -189,8 +187,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         """Return the number of rows per slot."""
-        capacity: int = self._owner.capacity
-        return capacity
+        return self._owner.capacity
 
     get_max_cache_shape = get_max_length
 
@@ -202,6 +199,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         storage: ``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer.
             :meth:`reserve` replaces it.
     """
+
+    layer_type: ClassVar[type[SlotLayer]] = SlotLayer
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
@@ -215,7 +214,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.lengths = [0] * slots
         self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes after them
         self._open: tuple[int, ...] = (0,)
-        super().__init__(layers=[SlotLayer(self, layer) for layer in range(self._num_layers)])
+        super().__init__(layers=[self.layer_type(self, layer) for layer in range(self._num_layers)])
 
     def _shape(self, slots: int, capacity: int) -> tuple[int, ...]:
         # [keys and values of every layer, slots, heads, rows, head_dim]
@@ -236,9 +235,9 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     def reserve(self, capacity: int, slots: int = 1) -> None:
         if capacity <= self.capacity and slots <= self.slots:
             return
-        old = self.storage
-        self.storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, self.capacity)))
-        self.storage[:, : old.shape[1], :, : old.shape[3]] = old
+        old, rows = self.storage, self.capacity
+        self.storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, rows)))
+        self.storage[:, : old.shape[1], :, :rows] = old[:, :, :, :rows]
         self.lengths += [0] * (self.slots - len(self.lengths))
         self.uncommitted += [0] * (self.slots - len(self.uncommitted))
 

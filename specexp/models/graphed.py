@@ -118,7 +118,7 @@ class GraphedModel(HuggingFaceRuntime):
         end = past + tokens.size
         rows = torch.arange(past, end, device=self.device)[None]
         visible = torch.arange(end, device=self.device)[None, None] <= rows[..., None]
-        self.cache.open(slot, 1, end, rows)
+        self.cache.open_window(slot, 1, end, rows)
         given = torch.from_numpy(tokens)[None].to(self.device)
         states = self.states(given, rows, visible, self.attention)
         self.cache.lengths[slot] = end

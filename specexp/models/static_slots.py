@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from typing_extensions import override
 
-from specexp.core.cache import BLOCK, SlotLayer
-from specexp.core.runtime import Slots, inference
+from specexp.core.cache import BLOCK, SlotCache, SlotLayer
+from specexp.core.runtime import inference
 
 _KEYS = 512  # smallest bucket of keys
 
@@ -27,8 +27,16 @@ def key_bucket(count: int) -> int:
     return _KEYS * bucket(-(-count // _KEYS))
 
 
-class StaticSlots(Cache, Slots):  # type: ignore[misc]
-    """The keys and values of several slots. A tensor specifies the rows that a pass writes.
+class _StaticLayer(SlotLayer):
+    """One layer of :class:`StaticSlots`. It reports length 0, because a real length would be baked into the graph."""
+
+    @override
+    def get_seq_length(self) -> int:
+        return 0
+
+
+class StaticSlots(SlotCache):
+    """A slot cache for captured passes. A tensor specifies the rows that a pass writes.
 
     Each slot has one spare row beyond its capacity, where padding is written.
 
@@ -37,38 +45,27 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         moves: for each slot, the rows ``[(from, to), ...]`` that the next pass moves.
     """
 
+    layer_type = _StaticLayer
+
     def __init__(self, model: PreTrainedModel) -> None:
-        text = model.config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        layers = text.num_hidden_layers
-        shape = (2 * layers, 1, heads, 1, width)  # keys of layer i at 2 i, its values at 2 i + 1
-        self.storage = torch.zeros(shape, dtype=model.dtype, device=model.device)
-        self.lengths = [0]
+        super().__init__(model.config, slots=1, capacity=0, dtype=model.dtype, device=model.device)
         self.moves: dict[int, list[tuple[int, int]]] = {}
-        super().__init__(layers=[_StaticLayer(self, layer) for layer in range(layers)])
-
-    @property
-    def capacity(self) -> int:
-        """Number of rows in each slot, without the spare row."""
-        return int(self.storage.shape[3]) - 1
-
-    @property
-    def slots(self) -> int:
-        """Number of slots."""
-        return int(self.storage.shape[1])
 
     @override
-    @inference
+    def _shape(self, slots: int, capacity: int) -> tuple[int, ...]:
+        return super()._shape(slots, capacity + 1)
+
+    @property
+    @override
+    def capacity(self) -> int:
+        """Number of rows in each slot, without the spare row."""
+        return super().capacity - 1
+
+    @override
     def reserve(self, capacity: int, slots: int = 1) -> None:
-        if capacity <= self.capacity and slots <= self.slots:
-            return
-        self.flush(range(self.slots))
-        old, rows = self.storage, self.capacity
-        capacity, slots = max(key_bucket(capacity), rows), max(slots, self.slots)
-        self.storage = old.new_zeros((old.shape[0], slots, old.shape[2], capacity + 1, old.shape[4]))
-        self.storage[:, : old.shape[1], :, :rows] = old[:, :, :, :rows]
-        self.lengths += [0] * (slots - len(self.lengths))
+        if capacity > self.capacity or slots > self.slots:
+            self.flush(range(self.slots))
+            super().reserve(max(key_bucket(capacity), self.capacity), slots)
 
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
@@ -90,47 +87,27 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @override
     def truncate(self, slot: int, length: int) -> None:
         self.flush([slot])
-        if length < self.lengths[slot]:
-            self.lengths[slot] = length
+        super().truncate(slot, length)
 
     @override
-    @inference
     def fork(self, source: int, target: int, length: int) -> None:
         self.flush([source])
         self.moves.pop(target, None)  # its rows are overwritten anyway
-        self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
-        self.lengths[target] = length
+        super().fork(source, target, length)
 
-    @override
-    def nbytes(self) -> int:
-        return self.storage.nbytes
-
-    def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
+    def open_window(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
         """Set the window of slots and keys for the next forward pass, and the cache rows ``[lanes, rows]`` to fill."""
         self._window, self._written = (first, lanes, keys), written
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    @override
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write a layer's keys and values ``[lanes, heads, rows, head_dim]`` and return those of the whole window."""
         first, lanes, end = self._window
         rows = self._written[:, None, :, None].expand(keys.shape)  # [lanes, heads, rows, head_dim]
-        found = []
-        for kind, new in enumerate((keys, values)):
-            window = self.storage[2 * layer + kind, first : first + lanes]
-            window.scatter_(2, rows, new)  # row numbers are tensor data, so a graph can replay the write
-            found.append(window[:, :, :end])
-        return tuple(found)
-
-
-class _StaticLayer(SlotLayer):
-    """One layer of :class:`StaticSlots`. It reports length 0, because a real length would be baked into the graph."""
-
-    @override
-    def get_seq_length(self) -> int:
-        return 0
-
-    @override
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
+        stored_keys, stored_values = (self.storage[2 * layer + kind, first : first + lanes] for kind in (0, 1))
+        stored_keys.scatter_(2, rows, keys)  # row numbers are tensor data, so a graph can replay the write
+        stored_values.scatter_(2, rows, values)
+        return stored_keys[:, :, :end], stored_values[:, :, :end]
 
 
 # Attention functions take q [b, heads, m, d], k and v [b, kv heads, n, d] and an additive mask [b, 1, m, n].

@@ -152,7 +152,7 @@ class Step(ABC):
         index = behind.clamp(0, width - 1)[:, None].expand(lanes, tokens.shape[1], keys)
         uncommitted = ((behind >= 0) & (behind < width))[:, None]
         visible = (behind < 0)[:, None] | (uncommitted & among.gather(2, index))  # [lanes, rows, keys]
-        self.cache.open(first, lanes, keys, written)
+        self.cache.open_window(first, lanes, keys, written)
         states = self._runtime.states(tokens, positions, visible, self.attention)
         if pass_rows is not None:
             states = states.gather(1, pass_rows[..., None].expand_as(states))
