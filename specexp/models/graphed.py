@@ -38,7 +38,6 @@ from specexp.models.static_draft import DraftPlan, DraftStep, GraphedSource
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import (
     MOVES,
-    EagerReplay,
     GraphReplay,
     Replayer,
     Shape,
@@ -82,7 +81,7 @@ class GraphedModel(HuggingFaceRuntime):
     ) -> None:
         super().__init__(model)
         self._static = with_static_attention(model)
-        self._kind = replayer or (GraphReplay if self.device.type == "cuda" else EagerReplay)
+        self._kind = replayer or (GraphReplay if self.device.type == "cuda" else Replayer)
         self._kind.reserve(self.device)  # before the cache allocates memory
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
@@ -230,7 +229,7 @@ class GraphedModel(HuggingFaceRuntime):
         if replayer is None:
             step = make()
             small = step.logits.shape[0] * step.logits.shape[1] <= MOST_ROWS
-            kind = self._kind if small else EagerReplay
+            kind = self._kind if small else Replayer
             if isinstance(step, TreeStep) and self._kind.measures:
                 step.attention = self._fastest(step.shape, kind)
             try:
@@ -240,7 +239,7 @@ class GraphedModel(HuggingFaceRuntime):
                     raise  # the model itself cannot be captured
                 name = self.model.config.model_type
                 tell_once(f"a step of the {name} model runs uncaptured ({type_and_line(failure)})")
-                replayer = EagerReplay(step)
+                replayer = Replayer(step)
             self._replayers[key] = replayer
         return replayer
 

@@ -163,11 +163,6 @@ class Step(ABC):
         found = [self.logits, self._results.on_device, self._results.on_host]
         return found if self.hidden is None else [*found, self.hidden]
 
-    def addresses(self) -> list[int]:
-        """Return the addresses of all tensors that a captured graph uses."""
-        tensors = [*self.outputs(), self._inputs.on_device, self.noise, self.cache.storage]
-        return [tensor.data_ptr() for tensor in tensors]
-
     def nbytes(self) -> int:
         """Return the size in bytes of the step's buffers on the device."""
         buffers = (self.logits, self.hidden, self.noise, self._key_rows)
@@ -302,8 +297,8 @@ class Buffer:
         self.on_host.copy_(self.on_device, non_blocking=True)
 
 
-class Replayer(ABC):
-    """Runs a step repeatedly.
+class Replayer:
+    """Runs a step repeatedly, by the step's own code. A subclass may capture it.
 
     Attributes:
         measures: whether to time the attention functions with this class and use the fastest.
@@ -314,20 +309,12 @@ class Replayer(ABC):
     def __init__(self, step: Step) -> None:
         self.step = step
 
-    @classmethod  # noqa: B027 - only captured graphs need memory
+    @classmethod
     def reserve(cls, device: torch.device) -> None:
         """Reserve memory for captured graphs, before the size of the cache is chosen."""
 
-    @abstractmethod
     def replay(self) -> None:
         """Copy the inputs to the device and run the step."""
-
-
-class EagerReplay(Replayer):
-    """Runs the step's code without capturing it."""
-
-    @override
-    def replay(self) -> None:
         self.step.send()
         self.step.run()
 

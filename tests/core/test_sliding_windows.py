@@ -22,7 +22,7 @@ from specexp.drafters import DraftModel, EarlyExit, TokenRecycling
 from specexp.models.compiled import CompiledModel
 from specexp.models.graphed import GraphedModel
 from specexp.models.runtime import runtime_of
-from specexp.models.static_step import EagerReplay
+from specexp.models.static_step import Replayer
 from specexp.verifiers import KeyedSampling
 
 SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
@@ -65,7 +65,7 @@ def test_greedy_output_equals_generate(name):
 @pytest.mark.parametrize("name", SLIDING)
 def test_greedy_output_of_graphed_passes_equals_generate(name):
     model = sliding_model(name)
-    runtime, draft = (GraphedModel(model, EagerReplay) for _ in range(2))
+    runtime, draft = (GraphedModel(model, Replayer) for _ in range(2))
     assert decodes_as_generate(model, runtime, draft).tokens_per_step == 4
 
 
@@ -134,7 +134,7 @@ def test_keyed_sampling_equals_plain_sampling(name):
 
 def test_the_lower_layers_of_a_target_draft_with_its_windows():
     model = sliding_model("Gemma3Text")
-    for runtime in (LanguageModel(model), GraphedModel(model, EagerReplay)):
+    for runtime in (LanguageModel(model), GraphedModel(model, Replayer)):
         result = Decoder(runtime, EarlyExit(1), Chain(3)).generate(tokens(17), max_new_tokens=24)
         assert result.token_ids == plain(model, tokens(17), 24)
 

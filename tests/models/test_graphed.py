@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checked_replay import CheckedReplay
+from helpers.checked_replay import CheckedReplay, addresses
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build, sliding_model
 
@@ -31,7 +31,6 @@ from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import (
     GRAPH_BYTES,
     MOVES,
-    EagerReplay,
     GraphReplay,
     Replayer,
     Shape,
@@ -75,7 +74,7 @@ def chain(length: int, seed: int = 0) -> TokenTree:
     return TokenTree(TreeShape(range(-1, length), [-1, *[0] * length]), np.array(tokens(length + 1, seed)))
 
 
-@pytest.mark.parametrize("replayer", [EagerReplay, CheckedReplay])
+@pytest.mark.parametrize("replayer", [Replayer, CheckedReplay])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.variants(2, "name")
 class TestGraphed(RuntimeContract):
@@ -258,7 +257,7 @@ def test_every_attention_agrees_with_the_models_own(name: str) -> None:
 
 
 def test_the_fastest_attention_that_agrees_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Timed(EagerReplay):
+    class Timed(Replayer):
         measures = True
 
     wrong = {"wrong": lambda query, key, value, mask, scale: torch.zeros_like(query)}
@@ -292,7 +291,7 @@ def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
     with torch.device("meta"):
         on_meta = build(name, MODELS[name], dtype=torch.bfloat16)
     with fake_cuda():
-        runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
+        runtime = GraphedModel(on_fake_cuda(on_meta), Replayer, self_check=False)
         runtime.cache.reserve(100, 2)
         choice = TokenChoice(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
         step = TreeStep(Shape(Window(0, 2, 512), 8, 8, hidden=True), runtime, choice, verifier)
@@ -312,7 +311,7 @@ def test_a_thousand_trees_are_one_captured_step() -> None:
             self.step.send()
             self._run()
 
-    compiled, eager = GraphedModel(model(), Compiled, self_check=False), GraphedModel(model(), EagerReplay)
+    compiled, eager = GraphedModel(model(), Compiled, self_check=False), GraphedModel(model(), Replayer)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for runtime in (compiled, eager):
             runtime.prefill(0, tokens(15))
@@ -331,7 +330,7 @@ def test_memory_is_what_the_meta_device_predicts() -> None:
     for nodes in (1, 5, 20):
         used.tree_pass([0], [chain(nodes)])
     with torch.device("meta"):
-        predicted = GraphedModel(model(), EagerReplay, self_check=False)
+        predicted = GraphedModel(model(), Replayer, self_check=False)
     predicted.cache.reserve(600, 3)
     for shape, reading in used._replayers:  # type: ignore[misc]
         predicted._replayer((shape, reading), partial(TreeStep, shape, predicted, reading))
@@ -341,7 +340,7 @@ def test_memory_is_what_the_meta_device_predicts() -> None:
 def test_memory_is_held_for_graphs_before_the_cache_is_sized(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
 
-    class Holding(EagerReplay):
+    class Holding(Replayer):
         @classmethod
         def reserve(cls, device: torch.device) -> None:
             taken.append("graphs")
@@ -395,7 +394,7 @@ def test_rejection_sampling_moves_few_numbers_to_the_host(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
 def test_outputs_are_those_of_the_models_own_code(verifier: Any) -> None:
     own = model()
-    graphed = Decoder(GraphedModel(own, EagerReplay), TokenRecycling(), TokenRecyclingTree(), verifier)
+    graphed = Decoder(GraphedModel(own, Replayer), TokenRecycling(), TokenRecyclingTree(), verifier)
     plain = Decoder(LanguageModel(own), verifier=verifier)
     for seed in range(200):
         prompt = tokens(10 + seed % 40, seed)
@@ -596,7 +595,7 @@ def test_a_step_that_cannot_be_captured_runs_by_its_own_code(monkeypatch: pytest
 def cannot_capture_readings(replayer: CheckedReplay, step: Step) -> None:
     if isinstance(step, TreeStep) and step.choice is not None:
         raise RuntimeError("it waits")
-    replayer.step, replayer._addresses = step, step.addresses()
+    replayer.step, replayer._addresses = step, addresses(step)
 
 
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,7 +606,7 @@ def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_device_that_cannot_capture_is_one_sentence() -> None:
-    class Broken(EagerReplay):
+    class Broken(Replayer):
         def replay(self) -> None:
             raise RuntimeError("capture failed")
 

@@ -20,7 +20,7 @@ from specexp.drafters import DraftModel
 from specexp.drafters.ranking import Scoring
 from specexp.models.graphed import GraphedModel
 from specexp.models.static_draft import DraftLevel, DraftPlan, DraftStep
-from specexp.models.static_step import EagerReplay, Replayer, Step, Window
+from specexp.models.static_step import Replayer, Step, Window
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = [5, 6, 7, 8] * 4
@@ -156,7 +156,7 @@ def test_a_draft_never_waits_for_the_device(plan: DraftPlan) -> None:
     with torch.device("meta"):
         on_meta = build("Llama", FULL_ATTENTION["Llama"], dtype=torch.bfloat16)
     with fake_cuda():
-        runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
+        runtime = GraphedModel(on_fake_cuda(on_meta), Replayer, self_check=False)
         runtime.cache.reserve(100, 2)
         step = DraftStep(Window(0, 2, 512), 2, plan, runtime)
         step.send()
