@@ -308,11 +308,10 @@ class LanguageModel(HuggingFaceRuntime):
 
     def _states_of(self, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Return the hidden states of each sequence's first rows in the last pass; none if they are not kept."""
-        return [self._states(index, size) for index, size in enumerate(sizes)] if self.keeps_hidden else []
-
-    def _states(self, index: int, size: int) -> torch.Tensor:
-        """Return the hidden states of a sequence's first ``size`` rows in the last pass."""
-        return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
+        return [
+            torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
+            for index, size in enumerate(sizes if self.keeps_hidden else ())
+        ]
 
 
 def _name(model: PreTrainedModel) -> str:

@@ -17,7 +17,7 @@ from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
 from specexp.models.modes import AUTO, MODES
-from specexp.models.runtime import check_mode, runtime_of, set_mode, tell_fallback, tell_once
+from specexp.models.runtime import check_mode, runtime_of, tell_fallback, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def load_pair(
     check_device(device)
     import torch
 
+    from specexp.core.language_model import set_runtime
+
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores().number))  # torch ignores a quota
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
@@ -143,7 +145,8 @@ def load_pair(
     if row_order != "built":
         models[0].config.row_order = row_order
     for model in models:
-        set_mode(model, mode)
+        if not isinstance(model, Runtime):  # a runtime keeps its own mode
+            set_runtime(model, mode, runtime_of)
     return ModelPair(models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, fspath(target), mode)
 
 

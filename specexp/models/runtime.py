@@ -22,14 +22,6 @@ tell_once = cache(log.warning)
 """Log a warning once per process, even if a run creates many runtimes for one model."""
 
 
-def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
-    """Set the mode of a model for all decoders that receive the bare model. A runtime keeps its own mode."""
-    from specexp.core.language_model import set_runtime
-
-    if not isinstance(model, Runtime):
-        set_runtime(model, mode, runtime_of)
-
-
 def runtime_of(
     model: PreTrainedModel | Runtime,
     mode: str | None = None,
@@ -39,7 +31,7 @@ def runtime_of(
 
     Args:
         model: a Hugging Face causal LM.
-        mode: a key of :data:`~specexp.models.modes.MODES`, or ``auto``. If None, the mode that :func:`set_mode` set.
+        mode: a key of :data:`~specexp.models.modes.MODES`, or ``auto``. If None, the mode that was set for the model.
         tell: called with the reason if ``auto`` falls back to the last mode.
 
     Raises:

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from specexp import Decoder, load_pair
 from specexp.base.kernels import CannotCompileError
 from specexp.builders import Chain
-from specexp.core.language_model import LanguageModel
+from specexp.core.language_model import LanguageModel, set_runtime
 from specexp.drafters import DraftModel
 from specexp.models.compiled import CompiledModel
-from specexp.models.runtime import set_mode
+from specexp.models.runtime import runtime_of
 from specexp.scheduling import Serial
 from specexp.verifiers import KeyedSampling
 
@@ -27,7 +27,7 @@ PROMPT = [5, 6, 7]
 def model() -> PreTrainedModel:
     """A small model, loaded in mode ``auto``."""
     made = build("Llama", LLAMA, dtype=torch.float32)
-    set_mode(made, "auto")
+    set_runtime(made, "auto", runtime_of)
     return made
 
 

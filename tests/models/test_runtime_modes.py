@@ -10,9 +10,10 @@ from helpers.small_models import FULL_ATTENTION, build
 
 from specexp import Decoder, load_pair
 from specexp.config import load_config
+from specexp.core.language_model import set_runtime
 from specexp.models.modes import MODES, Mode
 from specexp.models.pair import PairError
-from specexp.models.runtime import runtime_class, runtime_of, set_mode
+from specexp.models.runtime import runtime_class, runtime_of
 
 GRAPHED = """
 from specexp.core.language_model import LanguageModel
@@ -49,7 +50,7 @@ def test_it_runs_by_its_name_and_by_rank(in_auto: bool) -> None:
     assert runtime_of(model, "mirrored").kind == "mirrored"
     assert runtime_of(model, "eager").kind == "eager"
     assert runtime_of(model, "auto").kind == ("mirrored" if in_auto else "compiled")
-    set_mode(model, "mirrored")
+    set_runtime(model, "mirrored", runtime_of)
     decoder = Decoder(model)
     assert decoder.model.provenance()["runtime"] == "mirrored"
     assert len(decoder.generate([1, 2], max_new_tokens=3).token_ids) == 3
