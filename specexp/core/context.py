@@ -10,11 +10,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.core.noise import GumbelStream, Key, place_key, uniforms
+
 if TYPE_CHECKING:
     import torch
 
     from specexp.core.constraint import Constraint
-    from specexp.core.noise import GumbelStream, Key, UniformStream
 
 T = TypeVar("T")
 _LONGEST_BLOCK, _FEWEST_TOKENS = 32, 24  # of a repetition
@@ -50,7 +51,6 @@ class Context:
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
         self._noise: dict[str, GumbelStream] = {}  # by device
-        self._streams: dict[str, UniformStream] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -74,8 +74,6 @@ class Context:
     @cached_property
     def target_noise_key(self) -> Key:
         """The key of the noise with which the target's tokens are sampled."""
-        from specexp.core.noise import place_key
-
         return place_key(self.seed, self.sequence, "target")
 
     def target_noise(
@@ -84,8 +82,6 @@ class Context:
         """Return a read-only ``[positions, vocab_size]`` tensor of Gumbel noise, starting at an absolute position."""
         stream = self._noise.get(str(device))
         if stream is None:
-            from specexp.core.noise import GumbelStream  # only decoding with noise needs it
-
             stream = self._noise[str(device)] = GumbelStream(self.target_noise_key, device)
         return stream.at(position, positions, vocab_size)
 
@@ -100,12 +96,7 @@ class Context:
         self, purpose: str, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
         """Return the numbers of :meth:`uniforms` for several nodes, ``[paths, size]``, starting at number ``start``."""
-        stream = self._streams.get(purpose)
-        if stream is None:
-            from specexp.core.noise import UniformStream, place_key
-
-            stream = self._streams[purpose] = UniformStream(place_key(self.seed, self.sequence, purpose))
-        return stream.at(position, paths, start, size)
+        return uniforms(place_key(self.seed, self.sequence, purpose), position, paths, start, size)
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
         """Continue the conversation: append ``token_ids`` as the next prompt."""

@@ -35,6 +35,7 @@ _POSITIONS_BEHIND = 16
 _FEW_BLOCKS = 16  # up to this many blocks, Python takes no longer than numpy's calls
 
 
+@lru_cache(maxsize=4096)
 def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
     """Return the Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b to two words. Streams of
     different purposes, e.g. ``"target"``, are independent.
@@ -122,26 +123,23 @@ class GumbelStream:
         return self._rows[start : start + positions]
 
 
-class UniformStream:
-    """A stream of uniform numbers in (0, 1), with an unlimited supply for each rank path at each position."""
+def uniforms(key: Key, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int) -> NDArray[np.float64]:
+    """Return a stream's numbers in (0, 1) for rank paths at one position, ``[paths, size]``, starting at ``start``.
 
-    def __init__(self, key: Key) -> None:
-        self._key = key
-
-    def at(self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int) -> NDArray[np.float64]:
-        """Return ``[paths, size]`` numbers for rank paths at one position, starting at number ``start``."""
-        first, end = start // 4, -(-(start + size) // 4)
-        below = [_digest(path) if path else (0, 0) for path in paths]
-        if len(paths) * (end - first) <= _FEW_BLOCKS:
-            blocks = range(first, end)
-            rows = [[philox(block, position, *path, self._key) for block in blocks] for path in below]
-            words = np.array(rows, dtype=np.uint64)  # [paths, blocks, 4]
-        else:
-            low, high = np.array(below, dtype=np.uint64).T[:, :, np.newaxis]
-            numbers = np.arange(first, end, dtype=np.uint64)
-            words = np.stack(philox(numbers, position, low, high, self._key), axis=-1)
-        wanted = words.reshape(len(paths), -1)[:, start - 4 * first :][:, :size]
-        return np.asarray((wanted + 0.5) * 2.0**-32, dtype=np.float64)
+    Each path at each position has an unlimited supply.
+    """
+    first, end = start // 4, -(-(start + size) // 4)
+    below = [_digest(path) if path else (0, 0) for path in paths]
+    if len(paths) * (end - first) <= _FEW_BLOCKS:
+        blocks = range(first, end)
+        rows = [[philox(block, position, *path, key) for block in blocks] for path in below]
+        words = np.array(rows, dtype=np.uint64)  # [paths, blocks, 4]
+    else:
+        low, high = np.array(below, dtype=np.uint64).T[:, :, np.newaxis]
+        numbers = np.arange(first, end, dtype=np.uint64)
+        words = np.stack(philox(numbers, position, low, high, key), axis=-1)
+    wanted = words.reshape(len(paths), -1)[:, start - 4 * first :][:, :size]
+    return np.asarray((wanted + 0.5) * 2.0**-32, dtype=np.float64)
 
 
 def _digest(value: object) -> Key:

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from specexp.core import noise
-from specexp.core.noise import NOISE_VERSION, GumbelStream, UniformStream, gumbel, philox, place_key
+from specexp.core.noise import NOISE_VERSION, GumbelStream, gumbel, philox, place_key, uniforms
 
 pytestmark = pytest.mark.unit
 
@@ -79,12 +79,12 @@ def test_a_stream_gives_positions_in_any_order():
 
 
 def test_uniform_numbers_do_not_depend_on_their_count():
-    stream, paths = UniformStream(_KEY), [(), (0, 1), (2,)]
-    many = stream.at(7, paths * 8, 0, 30).reshape(8, 3, 30)
+    paths = [(), (0, 1), (2,)]
+    many = uniforms(_KEY, 7, paths * 8, 0, 30).reshape(8, 3, 30)
     assert (many == many[0]).all()
     assert ((many > 0) & (many < 1)).all()
     for index, path in enumerate(paths):
-        assert (stream.at(7, [path], 3, 4)[0] == many[0, index, 3:7]).all()
+        assert (uniforms(_KEY, 7, [path], 3, 4)[0] == many[0, index, 3:7]).all()
 
 
 def _noise(position, size):

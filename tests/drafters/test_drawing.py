@@ -9,7 +9,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from specexp.core.noise import UniformStream
+from specexp.core.noise import uniforms
 from specexp.drafters.ranking import draw
 
 Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
@@ -17,12 +17,11 @@ Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
 def keyed(places, seed=0):
     """Return the uniform numbers of rows at these places."""
-    stream = UniformStream((seed, 1))
 
-    def uniforms(rows, start, count):
-        return np.concatenate([stream.at(places[row], [()], start, count) for row in rows.tolist()])
+    def numbers(rows, start, count):
+        return np.concatenate([uniforms((seed, 1), places[row], [()], start, count) for row in rows.tolist()])
 
-    return uniforms
+    return numbers
 
 
 def drawn(q, k, places=None, **options):
