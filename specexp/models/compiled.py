@@ -24,7 +24,7 @@ from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, PassResult, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.architectures import check_model
-from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, kernels_of
+from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, kernels_of, members
 from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
@@ -35,8 +35,8 @@ class _Given(ctypes.Structure):
     """Mirrors ``Rows`` of the C++ code."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("count", "answered", "past", "slot")),
-        *((name, ctypes.c_void_p) for name in (*_NUMBERS, "visible")),
+        *members(ctypes.c_int64, "count", "answered", "past", "slot"),
+        *members(ctypes.c_void_p, *_NUMBERS, "visible"),
     ]
 
 
@@ -45,12 +45,12 @@ class _Results(ctypes.Structure):
 
     _fields_ = [
         ("best", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("rounded", "tokens", "scores", "noise")),
+        *members(ctypes.c_void_p, "rounded", "tokens", "scores", "noise"),
         ("temperature", ctypes.c_float),
         ("draws", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("drawn", "drawn_scores")),
+        *members(ctypes.c_void_p, "drawn", "drawn_scores"),
         ("noted", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("noted_layers", "states")),
+        *members(ctypes.c_void_p, "noted_layers", "states"),
     ]
 
 
@@ -58,9 +58,8 @@ class _Growing(ctypes.Structure):
     """Mirrors ``Growing`` of the C++ code."""
 
     _fields_ = [
-        ("levels", ctypes.c_int64),
-        ("widest", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")),
+        *members(ctypes.c_int64, "levels", "widest"),
+        *members(ctypes.c_void_p, "rows", "nodes", "parents", "ranks", "places", "given", "tokens"),
         ("stride", ctypes.c_int64),
         ("kept", ctypes.c_void_p),
     ]
@@ -69,7 +68,7 @@ class _Growing(ctypes.Structure):
 class _Cache(ctypes.Structure):
     """Mirrors ``Cache`` of the C++ code."""
 
-    _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
+    _fields_ = [("storage", ctypes.c_void_p), *members(ctypes.c_int64, "slots", "capacity")]
 
 
 class _Rows:

@@ -47,6 +47,11 @@ class Products(IntEnum):
     TILES = 3
 
 
+def members(kind: Any, *names: str) -> list[tuple[str, Any]]:
+    """Return members of one type for the ``_fields_`` of a structure."""
+    return [(name, kind) for name in names]
+
+
 class Matrix(ctypes.Structure):
     """Mirrors ``Matrix`` of the C++ code: the address of weights in panels, and the bits per weight."""
 
@@ -57,11 +62,10 @@ class Layer(ctypes.Structure):
     """Mirrors ``Layer`` of the C++ code: the addresses of a layer's weights."""
 
     _fields_ = [
-        *((name, Matrix) for name in ("qkv", "out", "gate_up", "down")),
-        *((f"{name}_bias", ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
-        *((f"norm_{name}", ctypes.c_void_p) for name in ("attention", "mlp", "attended", "mixed", "q", "k")),
-        ("rotation", ctypes.c_int64),
-        ("window", ctypes.c_int64),
+        *members(Matrix, "qkv", "out", "gate_up", "down"),
+        *members(ctypes.c_void_p, "qkv_bias", "out_bias", "gate_up_bias", "down_bias"),
+        *members(ctypes.c_void_p, "norm_attention", "norm_mlp", "norm_attended", "norm_mixed", "norm_q", "norm_k"),
+        *members(ctypes.c_int64, "rotation", "window"),
     ]
 
 
@@ -69,16 +73,11 @@ class Model(ctypes.Structure):
     """Mirrors ``Model`` of the C++ code: sizes, and the addresses of the weights outside the layers."""
 
     _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                *("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
-                *("products", "rotations", "rotated", "norms_by_head", "has_gelu"),
-            )
-        ),
-        *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "attention_scale")),
-        *((name, ctypes.c_float) for name in ("residual_scale", "logit_scale", "attention_cap", "logit_cap")),
-        *((name, ctypes.c_void_p) for name in ("frequencies", "norm", "rotation_scales", "embedding")),
+        *members(ctypes.c_int64, "layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
+        *members(ctypes.c_int64, "products", "rotations", "rotated", "norms_by_head", "has_gelu"),
+        *members(ctypes.c_float, "epsilon", "embedding_scale", "attention_scale"),
+        *members(ctypes.c_float, "residual_scale", "logit_scale", "attention_cap", "logit_cap"),
+        *members(ctypes.c_void_p, "frequencies", "norm", "rotation_scales", "embedding"),
         ("head", Matrix),
         ("of", ctypes.POINTER(Layer)),
     ]
@@ -184,23 +183,20 @@ class LlamaWeights:
 
     def _layer(self, layer: Any, rotation: int) -> Layer:
         family, attention, mlp = self._family, layer.self_attn, layer.mlp
-        qkv = [_whole(getattr(attention, name)) for name in family.qkv]
         gate, up = _gate_up(mlp, family)
-        named = (
-            ("attention", "mlp", "attended", "mixed", "q", "k"),
-            (*(getattr(layer, name, None) for name in family.norms), getattr(attention, "q_norm", None)),
-        )
-        norms = dict(zip(named[0], (*named[1], getattr(attention, "k_norm", None)), strict=True))
+        projections: dict[str, list[list[Projection]]] = {
+            "qkv": [[_whole(getattr(attention, name)) for name in family.qkv]],
+            "out": [[_whole(attention.o_proj)]],
+            "gate_up": [[gate], [up]],
+            "down": [[_whole(mlp.down_proj)]],
+        }
+        around = zip(("attention", "mlp", "attended", "mixed"), family.norms, strict=True)
+        norms = {name: getattr(layer, known, None) for name, known in around}
+        norms |= {name: getattr(attention, f"{name}_norm", None) for name in "qk"}
         return Layer(
-            qkv=self._matrix(qkv),
-            out=self._matrix([_whole(attention.o_proj)]),
-            gate_up=self._matrix([gate], [up]),
-            down=self._matrix([_whole(mlp.down_proj)]),
-            qkv_bias=self._bias(qkv),
-            out_bias=self._bias([_whole(attention.o_proj)]),
-            gate_up_bias=self._bias([gate], [up]),
-            down_bias=self._bias([_whole(mlp.down_proj)]),
             rotation=rotation,
+            **{name: self._matrix(*joined) for name, joined in projections.items()},
+            **{f"{name}_bias": self._bias(*joined) for name, joined in projections.items()},
             **{f"norm_{name}": norm and self._norm(norm) for name, norm in norms.items()},
         )
 
