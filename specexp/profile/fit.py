@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -48,20 +48,11 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
     return profile, Measured(device, threads, dtype, draft_dtype, target, draft, roofline)
 
 
-@dataclass(frozen=True)
-class FittedPass:
-    """The fitted costs of a pass, in the units of a latency profile."""
+def fit_pass(points: Sequence[MeasuredPass], model: str) -> dict[str, Any]:
+    """Return a latency profile's arguments for the passes of a ``model``, such as ``target_ms`` and ``prefix_tokens``.
 
-    prefix: int  # tokens in the cache
-    ms: dict[int, float]  # milliseconds at that prefix, by number of tokens fed
-    prefix_ms: float  # milliseconds added per 1,000 more prefix tokens
-    prefix_token_ms: float  # milliseconds added per 1,000 more prefix tokens, for each token fed
-
-
-def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
-    """Fit the time of a pass at the middle prefix, and its growth with the prefix.
-
-    Sizes must be the same for all prefixes. The growth is fitted to relative errors by non-negative least squares.
+    The time of a pass is fitted at the middle prefix, and its growth with the prefix to relative errors, by
+    non-negative least squares. Sizes must be the same for all prefixes.
     """
     from scipy.optimize import nnls
 
@@ -85,7 +76,8 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
         )
         for tokens, group in by_tokens.items()
     }
-    return FittedPass(stated, ms, prefix_ms, prefix_token_ms)
+    growth = {f"{model}_prefix_ms": prefix_ms, f"{model}_prefix_token_ms": prefix_token_ms}
+    return {f"{model}_ms": ms, **growth, "prefix_tokens": stated}
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
@@ -97,8 +89,11 @@ def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhe
     from scipy.optimize import nnls
 
     bare = replace(profile, step_ms=0.0, node_ms=0.0, token_ms=0.0, overheads={})
-    rows = np.array([_row(step) for step in steps], dtype=np.float64)  # [n, 3]
-    rest = np.array([1e3 * (step.seconds - _predicted(bare, step)) for step in steps])
+    # whether it drafted, its nodes, and its new tokens
+    sizes = [(step.tokens > 1 or bool(step.pass_tokens), step.tokens - 1, step.new_tokens) for step in steps]
+    rows = np.array(sizes, dtype=np.float64)  # [n, 3]
+    predicted = [bare.step_seconds(one.tokens, one.pass_tokens, one.new_tokens, one.prefix) for one in steps]
+    rest = 1e3 * (np.array([step.seconds for step in steps]) - predicted)  # [n] milliseconds
     kept = np.ones(len(steps), dtype=np.bool_)
     found = np.zeros(3)
     for _ in range(2):  # all steps, then those within the quantiles of the first fit's residuals
@@ -119,19 +114,8 @@ def fit_profile(
     arms: Iterable[TimedSteps],
 ) -> LatencyProfile:
     """Fit a complete profile. Its top-level overhead is fitted to all drafting compositions together."""
-    of_target = fit_pass(target)
-    of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
-    profile = LatencyProfile(
-        target_ms=of_target.ms,
-        draft_ms=of_draft.ms,
-        prefix_tokens=of_target.prefix,
-        target_prefix_ms=of_target.prefix_ms,
-        target_prefix_token_ms=of_target.prefix_token_ms,
-        draft_prefix_ms=of_draft.prefix_ms,
-        draft_prefix_token_ms=of_draft.prefix_token_ms,
-        source="measured",
-        **about,
-    )
+    of_draft = fit_pass(draft, "draft") if draft else {}
+    profile = LatencyProfile(source="measured", **about, **(of_draft | fit_pass(target, "target")))
     steps: dict[str, list[StepTiming]] = defaultdict(list)
     for arm in arms:
         steps[arm.composition] += arm.steps
@@ -139,12 +123,3 @@ def fit_profile(
     drafting = [step for label, taken in steps.items() if label != PLAIN for step in taken]
     together = fit_overhead(profile, drafting) if drafting else Overhead()
     return replace(profile, overheads=overheads, **asdict(together))
-
-
-def _predicted(profile: LatencyProfile, step: StepTiming) -> float:
-    return profile.step_seconds(step.tokens, step.pass_tokens, step.new_tokens, step.prefix)
-
-
-def _row(step: StepTiming) -> tuple[int, int, int]:
-    # whether it drafted, its nodes, and its new tokens
-    return int(step.tokens > 1 or bool(step.pass_tokens)), step.tokens - 1, step.new_tokens

@@ -54,19 +54,20 @@ def steps(profile, count=200, seed=0, drafts=True, noise=0.0):
 @examples(20)
 @given(st.floats(0, 5), st.floats(0, 0.1))
 def test_a_pass_is_stated_at_the_middle_prefix_with_what_a_longer_one_adds(prefix_ms, token_ms):
-    fitted = fit_pass(passes(lambda tokens: 10 + 0.1 * tokens, prefix_ms, token_ms))
-    assert fitted.prefix == 256
-    assert fitted.ms == pytest.approx({tokens: 10 + 0.1 * tokens for tokens in (1, 2, 4, 8, 16, 32)}, rel=1e-3)
-    assert fitted.prefix_ms == pytest.approx(prefix_ms, abs=0.05)
-    assert fitted.prefix_token_ms == pytest.approx(token_ms, abs=0.005)
+    fitted = fit_pass(passes(lambda tokens: 10 + 0.1 * tokens, prefix_ms, token_ms), "target")
+    assert fitted["prefix_tokens"] == 256
+    expected = {tokens: 10 + 0.1 * tokens for tokens in (1, 2, 4, 8, 16, 32)}
+    assert fitted["target_ms"] == pytest.approx(expected, rel=1e-3)
+    assert fitted["target_prefix_ms"] == pytest.approx(prefix_ms, abs=0.05)
+    assert fitted["target_prefix_token_ms"] == pytest.approx(token_ms, abs=0.005)
 
 
 def test_a_pass_after_one_prefix_or_faster_after_longer_ones_has_no_slope():
-    one = fit_pass(passes(lambda tokens: 10.0, prefixes=(300,)))
-    assert (one.prefix, one.prefix_ms, one.prefix_token_ms) == (300, 0, 0)
-    falling = fit_pass(passes(lambda tokens: 10.0, prefix_ms=-3.0))
-    assert (falling.prefix_ms, falling.prefix_token_ms) == (0, 0)
-    assert falling.ms[4] == pytest.approx(10.0)
+    one = fit_pass(passes(lambda tokens: 10.0, prefixes=(300,)), "draft")
+    assert (one["prefix_tokens"], one["draft_prefix_ms"], one["draft_prefix_token_ms"]) == (300, 0, 0)
+    falling = fit_pass(passes(lambda tokens: 10.0, prefix_ms=-3.0), "draft")
+    assert (falling["draft_prefix_ms"], falling["draft_prefix_token_ms"]) == (0, 0)
+    assert falling["draft_ms"][4] == pytest.approx(10.0)
 
 
 @examples(20)
