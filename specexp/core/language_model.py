@@ -25,7 +25,7 @@ from specexp.core.cache import (
     windowed,
 )
 from specexp.core.runtime import Growth, PassResult, Runtime, check_model
-from specexp.core.tree import TokenTree, TreeShape
+from specexp.core.tree import TokenTree
 
 _LOADED: WeakKeyDictionary[torch.nn.Module, tuple[str, Callable[[Any, str], Runtime]]] = WeakKeyDictionary()
 
@@ -135,7 +135,7 @@ class LanguageModel(HuggingFaceRuntime):
         self.cache = self._empty_cache()
         self._additive = partial(additive_mask, dtype=self.dtype)
         self._masks: dict[str | None, torch.Tensor] = {}
-        self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffers
+        self._masked: NDArray[np.bool_] | None = None  # the mask in the buffers
         if self_check and self.device.type != "meta":  # a dry run has no weights
             attention = model.config._attn_implementation
             self._self_check(f"use a decoder with learned or rotary positions (attention is {attention!r})")
@@ -164,8 +164,7 @@ class LanguageModel(HuggingFaceRuntime):
         for slot in slots:
             self.cache.uncommitted[slot] = 0
         growths = [self.whole_growth(slot, tree) for slot, tree in zip(slots, trees, strict=True)]
-        shape = trees[0].shape if self.row_order == "built" else None
-        logits = self._forward(slots, *self._inputs(slots, growths, shape))
+        logits = self._forward(slots, *self._inputs(slots, growths))
         rows = [slice(one.tokens.size) if one.pass_rows is None else one.pass_rows for one in growths]
         states = self._states_of([one.tokens.size for one in growths])
         hidden = [one[own] for one, own in zip(states, rows, strict=bool(states))]
@@ -187,10 +186,8 @@ class LanguageModel(HuggingFaceRuntime):
             self.cache.uncommitted[slot] += size
         return PassResult([logits[index, :size] for index, size in enumerate(sizes)], self._states_of(sizes))
 
-    def _inputs(
-        self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Return the tokens, positions and mask for :meth:`_forward`. ``shape`` is set if one whole tree is fed."""
+    def _inputs(self, slots: Sequence[int], growths: Sequence[Growth]) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """Return the tokens, positions and mask for :meth:`_forward`."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -201,7 +198,7 @@ class LanguageModel(HuggingFaceRuntime):
             growth, past = growths[0], pasts[0]
             tokens = torch.from_numpy(growth.tokens)[None].to(self.device)
             positions = torch.from_numpy(growth.depths)[None].to(self.device) + past
-            mask = self._whole_mask(rows, past, ends[0] - past, shape or growth.visible)
+            mask = self._whole_mask(past, growth.visible)
         else:
             token_rows = np.zeros((len(slots), rows), dtype=np.int64)
             position_rows = np.zeros_like(token_rows)
@@ -237,7 +234,7 @@ class LanguageModel(HuggingFaceRuntime):
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
         self.cache.reserve(rows + spare, slots)
 
-    def _whole_mask(self, rows: int, past: int, ahead: int, visible: TreeShape | NDArray[np.bool_]) -> Any:
+    def _whole_mask(self, past: int, visible: NDArray[np.bool_]) -> Any:
         """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence, or one for each layer type.
 
         It is a view of a reused buffer, so no pass allocates memory proportional to the context. In the buffer, zeros
@@ -246,9 +243,9 @@ class LanguageModel(HuggingFaceRuntime):
 
         Args:
             past: number of committed tokens.
-            ahead: number of uncommitted rows, including those of this pass.
-            visible: ``[rows, ahead]``, true where a row may attend, or a shape in which rows attend to their ancestors.
+            visible: ``[rows, ahead]``, true where a row may attend to an uncommitted row, which may be itself.
         """
+        rows, ahead = visible.shape
         known, width = next(iter(self._masks.values())).shape if self._masks else (0, 0)
         begin = width - known
         if max(rows, ahead) > known or past > begin:
@@ -257,14 +254,12 @@ class LanguageModel(HuggingFaceRuntime):
             self._masks = {kind: self._additive(none if size else ~none) for kind, size in self.windows.items()}
             self._masked = None
         if self._masked is not visible:
-            shape = visible if isinstance(visible, TreeShape) else None
-            rows_visible = visible.ancestor_mask if isinstance(visible, TreeShape) else visible
-            block = torch.from_numpy(rows_visible).to(self.device)
+            block = torch.from_numpy(visible).to(self.device)
             for kind, window in self.windows.items():
                 back = min(window or 0, begin)
                 seen = windowed(torch.cat((block.new_ones(rows, back), block), dim=1), window)
                 self._masks[kind][:rows, begin - back : begin + ahead] = self._additive(seen)
-            self._masked = shape  # a static tree that is fed again reuses its mask
+            self._masked = visible  # a static tree that is fed again has the same ancestor mask
         columns = slice(begin - past, begin + ahead)
         masks = {kind: mask[None, None, :rows, columns] for kind, mask in self._masks.items()}
         return masks.get(None, masks)
