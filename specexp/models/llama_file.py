@@ -199,15 +199,13 @@ class LlamaFile:
 
     def metadata(self, key: str) -> str | None:
         """Return the value of a metadata key, or None if the key is missing or its value is a list."""
-        function, size = self._functions.llama_model_meta_val_str, 256
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            length = function(self.model, key.encode(), buffer, size)
-            if length < 0:
-                return None
-            if length < size:
-                return buffer.value.decode(errors="replace")
-            size = length + 1
+        function = self._functions.llama_model_meta_val_str
+        length = function(self.model, key.encode(), None, 0)  # it only counts
+        if length < 0:
+            return None
+        buffer = ctypes.create_string_buffer(length + 1)
+        function(self.model, key.encode(), buffer, length + 1)
+        return buffer.value.decode(errors="replace")
 
     def context_settings(self, **sizes: int) -> Any:
         """Return llama.cpp's parameters for a context with one cache for all sequences, updated with ``sizes``."""
