@@ -72,11 +72,6 @@ def why_no_llama_cpp() -> str:
     return ""
 
 
-def is_local(source: str) -> bool:
-    """Return whether a source is a local folder or file."""
-    return is_gguf(source) or Path(source).is_dir()
-
-
 def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
     """Return a GGUF file's metadata, including its lists, and the names of its tensors.
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from specexp.base.messages import did_you_mean, first_line, near_file
-from specexp.models.gguf import is_gguf, is_local, runs_in_llama_cpp, unpacked
+from specexp.models.gguf import is_gguf, runs_in_llama_cpp, unpacked
 from specexp.models.modes import AUTO, MODES
 from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 
@@ -168,7 +168,7 @@ def check_reachable(role: str, source: str) -> bool:
     Raises:
         PairError: the hub is unreachable and the model's configuration is not in the local cache.
     """
-    if is_local(source):
+    if is_gguf(source) or Path(source).is_dir():
         return True
     from huggingface_hub import constants, try_to_load_from_cache
 
