@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -83,18 +84,14 @@ class TargetPass(TimedPass):
 
     @override
     def seconds(self, tokens: int) -> float:
-        elapsed = self.pass_seconds(tokens)
-        for slot in range(self.lanes):
-            self.model.commit(slot, [0])
-        return elapsed
-
-    def pass_seconds(self, tokens: int) -> float:
-        """Run a pass without committing anything, and return its duration in seconds."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
         self.model.synchronize()
-        return perf_counter() - started
+        elapsed = perf_counter() - started
+        for slot in slots:
+            self.model.commit(slot, [0])
+        return elapsed
 
 
 class DraftPass(TimedPass):
@@ -124,6 +121,7 @@ class DraftPass(TimedPass):
         return elapsed
 
 
+@dataclass(eq=False)
 class PassSamples:
     """Repeated measurements of one model's passes.
 
@@ -132,13 +130,12 @@ class PassSamples:
     the caches, and the median of the second half is one measurement.
     """
 
-    def __init__(self, timed: TimedPass, prefixes: Sequence[int], sizes: Sequence[int], seed: int = 0) -> None:
-        self.timed = timed
-        self.prefixes = prefixes
-        self.sizes = sizes
-        self._seed = seed
-        # (prefix, tokens) -> median of each repetition's block
-        self.milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+    timed: TimedPass
+    prefixes: Sequence[int]
+    sizes: Sequence[int]
+    seed: int = 0
+    # (prefix, tokens) -> median of each repetition's block
+    milliseconds: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def warm_up(self) -> None:
         """Run every block once and discard the measurements."""
@@ -152,7 +149,7 @@ class PassSamples:
         The order of the sizes differs between repetitions, so that drift does not always affect the same size.
         """
         return [
-            partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
+            partial(self._take, prefix, np.random.default_rng([self.seed, repetition, prefix]))
             for prefix in self.prefixes
         ]
 

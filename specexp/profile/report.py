@@ -29,6 +29,7 @@ def report(
 ) -> Report:
     """Return a report on the live check, the passes, the overhead of steps, and the fit."""
     metrics, experts = artifact.metrics.items(), experts_sentence(artifact.fingerprint.get("model", {}))
+    limits = measured.roofline
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
         [model, point.tokens, point.prefix, point.ms, point.low, point.high]
@@ -38,15 +39,14 @@ def report(
     return Report(
         {
             "check": check_table(checks),
-            **({"rows": _rows(profile, measured.roofline)} if measured.roofline else {}),
+            **({"rows": _rows(profile, limits)} if limits else {}),
             "passes": _passes(profile, measured),
             "beside_the_passes": _overheads(profile),
         },
         {"profile": draw(profile, measured)},
         data={"profile": Table("Passes", points, rows)},
         sentences=[
-            *([verdict(profile, measured.roofline)] if measured.roofline else []),
-            *filter(None, [changed(measured.roofline) if measured.roofline else ""]),
+            *(filter(None, [verdict(profile, limits), changed(limits)]) if limits else ()),
             *([f"{experts}."] if experts else []),
             f"The profile is in {artifact.folder}.",
         ],

@@ -44,12 +44,7 @@ class RooflineJobs(TimedPass):
             *(partial(torch.sum, one) for one in (of_weights, beyond)),
             *(partial(torch.mm, one, one) for one in squares),
         ]
-        self.work = [
-            of_weights.nbytes,
-            beyond.nbytes,
-            2 * size**3,
-            2 * size**3,
-        ]  # bytes or operations of each job
+        self.work = [of_weights.nbytes, beyond.nbytes, 2 * size**3, 2 * size**3]  # bytes or operations of each job
 
     @override
     def prepare(self, prefix: int) -> None:
