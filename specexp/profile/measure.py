@@ -35,30 +35,6 @@ _WARM_UP_TOKENS = 8
 _MOST_OF_A_LANE = 32  # maximum tokens per lane in a pass over several lanes
 
 
-class MethodClock:
-    """Adds up the seconds spent in the given methods of an object by replacing them with timed versions."""
-
-    def __init__(self, part: object, *methods: str) -> None:
-        self._seconds = 0.0
-        for name in methods:
-            setattr(part, name, self._timed(getattr(part, name)))
-
-    def taken(self) -> float:
-        """Return the seconds added up since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **named: Any) -> Any:
-            started = perf_counter()
-            try:
-                return method(*arguments, **named)
-            finally:
-                self._seconds += perf_counter() - started
-
-        return timed
-
-
 @dataclass(frozen=True)
 class StepTiming:
     """The size and time of one decoding step."""
@@ -99,9 +75,11 @@ class TimedSteps(TimedDecoding):
         arm.latency = None
         arm.observers = (self._note,)
         self.arm, self.composition, drafter = arm, arm.parts.label, arm.parts.drafter
-        models = drafter.models if drafter else ()
-        self._draft_passes = [MethodClock(model, "grow", "draft_tree") for model in models]
-        self._taken, self._answer, self._left = 0, -1, 0.0
+        for model in drafter.models if drafter else ():
+            for name in ("grow", "draft_tree"):
+                setattr(model, name, self._timed(getattr(model, name)))
+        self._taken, self._answer = 0, -1
+        self._left = self._in_draft = 0.0
 
     @property
     def steps(self) -> list[StepTiming]:
@@ -128,12 +106,24 @@ class TimedSteps(TimedDecoding):
         ms_per_token = 1e3 / record.decode_tokens
         return ms_per_token * sum(modelled.seconds.values()), ms_per_token * record.decode_seconds
 
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a draft model's method that adds its duration to the current step."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            started = perf_counter()
+            try:
+                return method(*arguments, **named)
+            finally:
+                self._in_draft += perf_counter() - started
+
+        return timed
+
     def _note(self, outcome: Outcome) -> None:
         now = perf_counter()
         if outcome.context.prompt_length != self._answer:  # a new prompt or turn starts
             self._answer, self._taken = outcome.context.prompt_length, 0
         self._taken += 1
-        in_draft = sum(clock.taken() for clock in self._draft_passes)
+        in_draft, self._in_draft = self._in_draft, 0.0
         if self._taken > SKIPPED:
             new_tokens, phases = len(outcome.new_token_ids), outcome.seconds
             prefix = len(outcome.context) - new_tokens - 1
