@@ -243,11 +243,8 @@ def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
         core = _from_lists(metadata) if whole is None else Tokenizer.from_str(whole)
     except Exception as error:  # tokenizers raises bare ``Exception``
         raise ValueError(f"{source}: the tokenizer cannot be read: {first_line(error)}") from error
-    roles: dict[str, Any] = {}
-    for role, key in _ROLES.items():
-        number = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if number is not None:
-            roles[f"{role}_token"] = core.id_to_token(number)
+    numbers = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in _ROLES.items()}
+    roles = {f"{role}_token": core.id_to_token(number) for role, number in numbers.items() if number is not None}
     converted = PreTrainedTokenizerFast(
         tokenizer_object=core,
         model_max_length=metadata.get(f"{metadata['general.architecture']}.context_length"),
