@@ -518,11 +518,8 @@ class PackedModel(CompiledModel):
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     """Check a library's structures and declare its argument types, so that structures are passed by address."""
-    check_fields(
-        kernels,
-        **{one.__name__: one for one in (Matrix, Layer, Model)},
-        **{"Rows": _Given, "Results": _Results, "Growing": _Growing, "Cache": _Cache},
-    )
+    own = {"Rows": _Given, "Results": _Results, "Growing": _Growing, "Cache": _Cache}
+    check_fields(kernels, Matrix=Matrix, Layer=Layer, Model=Model, **own)
     model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
     kernels.forward.argtypes = model, rows, cache, results, *buffers
