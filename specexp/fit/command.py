@@ -77,7 +77,7 @@ def fit(
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.pytorch.loggers import WandbLogger
 
-    from specexp.fit.budgeted import checkpoints_in, run
+    from specexp.fit.resumable import checkpoints_in, run
 
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)

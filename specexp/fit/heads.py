@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import lightning
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,22 +22,25 @@ from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.drafters.eagle3_network import Eagle3Config, Eagle3Network
 from specexp.drafters.networks import EagleHead, MedusaHeads
 from specexp.drafters.target_mark import MARK, mark_of
-from specexp.fit.budgeted import BudgetedTraining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+WARM_UP = 60
+"""Number of optimizer steps over which the learning rate rises to its peak."""
 
-class HeadTraining(BudgetedTraining):
+
+class HeadTraining(lightning.LightningModule):
     """Trains a head for a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
 
-    It learns the target's next-token distribution, not the token that follows in the text.
+    It learns the target's next-token distribution, not the token that follows in the text. Training ends once the token
+    budget is spent. Its state depends only on the batches, which have the same size, not on restarts.
 
     Args:
         target: The target, as given in ``pair.target``.
-        tokens: Budget of training tokens.
+        tokens: Budget of training tokens across all processes.
         lr: Peak learning rate of AdamW.
-        plateau: Share of the budget after which the learning rate falls.
+        plateau: Share of the budget after which the learning rate falls. With 1, it does not fall.
         seed: Seed for the initial weights.
     """
 
@@ -51,11 +56,14 @@ class HeadTraining(BudgetedTraining):
         plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
         seed: int = 0,
     ) -> None:
-        super().__init__(tokens, plateau)
+        super().__init__()
         from specexp.models.pair import load_pair
 
         pair = load_pair(target, target_dtype="float32", mode="eager")
+        self.tokens = tokens
         self.lr = lr
+        self.plateau = plateau
+        self._batch_tokens = 0
         # a tuple keeps it out of checkpoints
         self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)
         torch.manual_seed(seed)
@@ -70,6 +78,26 @@ class HeadTraining(BudgetedTraining):
         """Width d of the hidden states."""
         width: int = self._target[0].get_output_embeddings().weight.shape[-1]
         return width
+
+    @property
+    def accumulated(self) -> int:
+        """Number of batches per optimizer step."""
+        return self.trainer.accumulate_grad_batches if self._trainer else 1
+
+    @property
+    def batches_done(self) -> int:
+        """Number of batches that each process has trained on, counting only complete optimizer steps."""
+        return self.global_step * self.accumulated if self._trainer else 0
+
+    @property
+    def tokens_done(self) -> int:
+        """Number of tokens trained on across all processes."""
+        return self.batches_done * self._batch_tokens
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget spent so far, from 0 to 1."""
+        return min(1.0, self.tokens_done / self.tokens)
 
     def losses(self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss terms, keyed by name.
@@ -89,6 +117,37 @@ class HeadTraining(BudgetedTraining):
         return torch.optim.AdamW(self.head.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0)
 
     @override
+    def on_train_start(self) -> None:
+        self.trainer.should_stop = self.progress >= 1.0
+
+    @override
+    def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self._batch_tokens = batch.numel() * self.trainer.world_size
+        scale = lr_scale(self.global_step, self.progress, self.plateau)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * scale
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
+        self.log("train/lr_scale", lr_scale(self.global_step, self.progress, self.plateau))
+        step_ends = (batch_idx + 1) % self.accumulated == 0
+        if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
+            found = self.trainer.callback_metrics
+            train, validation = (float(found.get(f"{one}/loss", math.nan)) for one in ("train", "validation"))
+            line = f"step {self.global_step}  tokens {self.tokens_done}  loss {train:.3f}"
+            print(f"{line}  validation {validation:.4f}", flush=True)
+        if self.progress >= 1.0:
+            self.trainer.should_stop = True
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["batch_tokens"] = self._batch_tokens
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._batch_tokens = checkpoint["batch_tokens"]
+
+    @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         losses = self._losses(batch)
         for name, value in losses.items():
@@ -102,7 +161,6 @@ class HeadTraining(BudgetedTraining):
         loss = torch.stack(list(self._losses(batch).values())).sum()
         self.log("validation/loss", loss, prog_bar=True, batch_size=len(batch))
 
-    @override
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
         """Write a ``draft-head`` artifact that is tied to the target."""
         from specexp.artifacts import fingerprint
@@ -124,6 +182,20 @@ class HeadTraining(BudgetedTraining):
             hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]  # [batch, length, d]
             logits = final_logits(self.target, hidden)  # [batch, length, V]
         return self.losses(hidden, batch, logits)
+
+
+def lr_scale(step: int, progress: float, plateau: float) -> float:
+    """Return the factor for the peak learning rates: a warm-up, a plateau, and a linear decay to 0.5% of the peak.
+
+    Args:
+        step: Number of optimizer steps so far.
+        progress: Share of the budget spent so far.
+        plateau: Share of the budget after which the factor falls.
+    """
+    rise = min(1.0, (step + 1) / WARM_UP)
+    if plateau == 1.0 or progress < plateau:
+        return rise
+    return rise * max((1.0 - progress) / (1.0 - plateau), 0.005)
 
 
 class MedusaTraining(HeadTraining):

@@ -19,7 +19,7 @@ from specexp.tracking.mode import project_of, take_over, wanted_mode
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from specexp.fit.budgeted import ControllerLearning
+    from specexp.fit.resumable import ControllerLearning
     from specexp.report.publish import Report
 
 _MOST_BLOCKS = 4  # maximum number of blocks drawn for a table with extra signals
@@ -64,7 +64,7 @@ def learn(config: Config) -> ControllerLearning:
     from specexp.bench.experiment import use_threads
     from specexp.bench.trainer import build_trainer
     from specexp.config import build_data, build_latency, is_replayed, prompt_errors
-    from specexp.fit.budgeted import ControllerLearning, checkpoints_in, run
+    from specexp.fit.resumable import ControllerLearning, checkpoints_in, run
 
     section, name = config.fit, config.name
     assert section is not None

@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from specexp.fit.budgeted import BudgetedTraining
 from specexp.fit.command import fit, main, read_fit
+from specexp.fit.heads import lr_scale
 
 STEP = 2 * 32
 """Tokens of a step, which is two batches of a row."""
@@ -94,15 +93,9 @@ def test_a_killed_run_continues_with_the_same_losses_and_weights(target, tmp_pat
 
 
 def test_the_learning_rate_rises_stays_and_falls_with_the_tokens():
-    def scale(step, plateau):
-        training = BudgetedTraining(1000 * STEP, plateau)
-        training._batch_tokens = STEP
-        training._trainer = SimpleNamespace(global_step=step, accumulate_grad_batches=1)
-        return training.lr_scale()
-
-    assert [scale(step, 0.5) for step in (0, 29, 300, 750)] == [1 / 60, 0.5, 1.0, 0.5]
-    assert scale(1000, 0.5) == 0.005
-    assert scale(1000, 1.0) == 1.0
+    assert [lr_scale(step, step / 1000, 0.5) for step in (0, 29, 300, 750)] == [1 / 60, 0.5, 1.0, 0.5]
+    assert lr_scale(1000, 1.0, 0.5) == 0.005
+    assert lr_scale(1000, 1.0, 1.0) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
-"""Resumable training of a model with a token budget, or of a controller on prompts."""
+"""Resumable training, and the module with which a controller learns from prompts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.bench.arm import decode_safely
@@ -18,95 +16,10 @@ from specexp.bench.metrics import METRICS
 from specexp.bench.trainer import interruptible
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
-
-WARM_UP = 60
-"""Number of optimizer steps over which the learning rate rises to its peak."""
-
-
-class BudgetedTraining(lightning.LightningModule):
-    """Training that ends once its token budget is spent. Its state depends only on the batches, not on restarts.
-
-    Batches are rows of token ids ``[batch, length]``, all of the same size.
-
-    Args:
-        tokens: Budget of training tokens across all processes.
-        plateau: Share of the budget after which the learning rate falls. With 1, it does not fall.
-    """
-
-    def __init__(self, tokens: Annotated[int, Field(ge=1)], plateau: float) -> None:
-        super().__init__()
-        self.tokens = tokens
-        self.plateau = plateau
-        self._batch_tokens = 0
-
-    def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write the result and the data's tokenizer to a folder."""
-        raise NotImplementedError
-
-    @property
-    def accumulated(self) -> int:
-        """Number of batches per optimizer step."""
-        return self.trainer.accumulate_grad_batches if self._trainer else 1
-
-    @property
-    def batches_done(self) -> int:
-        """Number of batches that each process has trained on, counting only complete optimizer steps."""
-        return self.global_step * self.accumulated if self._trainer else 0
-
-    @property
-    def tokens_done(self) -> int:
-        """Number of tokens trained on across all processes."""
-        return self.batches_done * self._batch_tokens
-
-    @property
-    def progress(self) -> float:
-        """The share of the budget spent so far, from 0 to 1."""
-        return min(1.0, self.tokens_done / self.tokens)
-
-    def lr_scale(self) -> float:
-        """Return the factor by which the peak learning rates are multiplied in the next step."""
-        # Warm-up, a plateau, and a linear decay to 0.5% of the peak.
-        rise = min(1.0, (self.global_step + 1) / WARM_UP)
-        if self.plateau == 1.0 or self.progress < self.plateau:
-            return rise
-        return rise * max((1.0 - self.progress) / (1.0 - self.plateau), 0.005)
-
-    @override
-    def on_train_start(self) -> None:
-        self.trainer.should_stop = self.progress >= 1.0
-
-    @override
-    def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
-        self._batch_tokens = batch.numel() * self.trainer.world_size
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * self.lr_scale()
-
-    @override
-    def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
-        self.log("train/lr_scale", self.lr_scale())
-        step_ends = (batch_idx + 1) % self.accumulated == 0
-        if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
-            found = self.trainer.callback_metrics
-            train, validation = (float(found.get(f"{one}/loss", math.nan)) for one in ("train", "validation"))
-            line = f"step {self.global_step}  tokens {self.tokens_done}  loss {train:.3f}"
-            print(f"{line}  validation {validation:.4f}", flush=True)
-        if self.progress >= 1.0:
-            self.trainer.should_stop = True
-
-    @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["batch_tokens"] = self._batch_tokens
-
-    @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._batch_tokens = checkpoint["batch_tokens"]
-
 
 _STATE = "specexp"
 
