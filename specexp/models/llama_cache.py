@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -308,7 +309,7 @@ class LlamaCache(Slots):
         self._functions = library()
         self._ids = 0
         self._cells = 0
-        self._threads = file.threads
+        self._threads = torch.get_num_threads()
         self._free: list[int] = []
         self._batch = Batch(16, 16)
         self._context: Any = None
@@ -360,9 +361,9 @@ class LlamaCache(Slots):
             Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without logits.
         """
         batch = self._batch = self._batch.fill(lanes, with_logits)
-        if self._file.threads != self._threads:  # PyTorch's number of threads may have changed
-            self._threads = self._file.threads
-            self._functions.llama_set_n_threads(self._context, self._threads, self._threads)
+        if (threads := torch.get_num_threads()) != self._threads:  # it may have changed
+            self._threads = threads
+            self._functions.llama_set_n_threads(self._context, threads, threads)
         code = self._functions.llama_decode(self._context, batch.given)
         if code:
             raise LlamaCppError(f"llama.cpp could not run a pass of {batch.given.n_tokens} rows: {complaint()}")
@@ -419,4 +420,4 @@ class LlamaCache(Slots):
         if data is not None and not functions.llama_state_set_data(self._context, data, len(data)):
             raise LlamaCppError(f"llama.cpp could not grow its cache to {cells} tokens: {complaint()}")
         self._free += range(self._ids, ids)
-        self._cells, self._ids, self._threads = cells, ids, self._file.threads
+        self._cells, self._ids, self._threads = cells, ids, torch.get_num_threads()

@@ -73,13 +73,11 @@ class LlamaSettings:
         cache: dtype of the KV cache.
         flash_attention: whether llama.cpp may use flash attention.
         device: ``cpu``, or a device that llama.cpp was built for, which then holds all layers.
-        threads: number of CPU threads. If None, PyTorch's number of threads.
     """
 
     cache: CacheType = "float16"
     flash_attention: bool = True
     device: str = "cpu"
-    threads: int | None = None
 
 
 class LlamaFile:
@@ -184,11 +182,6 @@ class LlamaFile:
         numbers = functions.llama_model_n_layer(model) * functions.llama_model_n_head_kv(model)
         return int(numbers * (of_key + of_value) * (4 if self.settings.cache == "float32" else 2))
 
-    @property
-    def threads(self) -> int:
-        """Number of CPU threads used by a pass."""
-        return self.settings.threads or torch.get_num_threads()
-
     def weights(self) -> dict[str, Any]:
         """Return the dtype, the number of parameters and a hash of the file's samples, which identify the weights."""
         return {
@@ -214,7 +207,7 @@ class LlamaFile:
         for name, value in sizes.items():
             setattr(given, name, value)
         given.kv_unified = True
-        given.n_threads = given.n_threads_batch = self.threads
+        given.n_threads = given.n_threads_batch = torch.get_num_threads()
         given.type_k = given.type_v = _GGML_TYPES[self.settings.cache]
         if not self.settings.flash_attention:
             given.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED
