@@ -59,10 +59,10 @@ def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff
     return best
 
 
-def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> float | None:
-    """Return the lowest acceptance, in steps of 0.05, that gives a speedup of at least ``gain``, or None."""
+def break_even(profile: LatencyProfile, *, chain: bool) -> float | None:
+    """Return the lowest acceptance, in steps of 0.05, that gives a speedup of at least 1.1, or None."""
     grid = (number / 20 for number in range(1, 20))
-    return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= gain), None)
+    return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= 1.1), None)
 
 
 def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
