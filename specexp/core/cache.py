@@ -193,7 +193,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows for committed tokens and one pass.
+    """A KV cache with one slot per sequence. It starts with one slot, which has no rows.
 
     Attributes:
         storage: ``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer.
@@ -202,17 +202,15 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     layer_type: ClassVar[type[SlotLayer]] = SlotLayer
 
-    def __init__(
-        self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
         text = config.get_text_config()
         self._formed = False  # heads and head_dim are the configured ones until the first pass corrects them
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
-        self.storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
-        self.lengths = [0] * slots
-        self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes after them
+        self.storage = torch.zeros(self._shape(slots=1, capacity=0), dtype=dtype, device=device)
+        self.lengths = [0]
+        self.uncommitted = [0]  # rows of growing trees; the next pass writes after them
         self._open: tuple[int, ...] = (0,)
         super().__init__(layers=[self.layer_type(self, layer) for layer in range(self._num_layers)])
 

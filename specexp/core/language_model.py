@@ -227,7 +227,7 @@ class LanguageModel(HuggingFaceRuntime):
         return placement(self.model)
 
     def _empty_cache(self) -> SlotCache:
-        return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
+        return SlotCache(self.model.config, self.dtype, self.device)
 
     def _make_room(self, rows: int, slots: int) -> None:
         # growing copies the cache, so reserve half as much again

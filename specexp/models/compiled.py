@@ -414,7 +414,7 @@ class CompiledModel(HuggingFaceRuntime):
         return known
 
     def _empty_cache(self) -> SlotCache:
-        return SlotCache(self.model.config, slots=1, capacity=0, dtype=self._weights.dtype, device=self.device)
+        return SlotCache(self.model.config, self._weights.dtype, self.device)
 
     def _make_room(self, rows: int, slots: int) -> None:
         """Reserve cache rows. If the cache must grow, reserve 50% more than needed, because growing copies it."""

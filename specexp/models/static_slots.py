@@ -48,7 +48,7 @@ class StaticSlots(SlotCache):
     layer_type = _StaticLayer
 
     def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model.config, slots=1, capacity=0, dtype=model.dtype, device=model.device)
+        super().__init__(model.config, model.dtype, model.device)
         self.moves: dict[int, list[tuple[int, int]]] = {}
 
     @override

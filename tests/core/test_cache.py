@@ -12,7 +12,9 @@ LAYERS = 2
 @pytest.fixture
 def cache():
     config = build("Llama", FULL_ATTENTION["Llama"]).config
-    return SlotCache(config, slots=3, capacity=10, dtype=torch.float64, device=torch.device("cpu"))
+    made = SlotCache(config, torch.float64, torch.device("cpu"))
+    made.reserve(10, slots=3)
+    return made
 
 
 def feed(cache, slots, values):
