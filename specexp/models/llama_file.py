@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -65,23 +64,13 @@ def _listener(functions: Any) -> Any:
     return listen
 
 
-@dataclass(frozen=True)
-class LlamaSettings:
-    """Settings for running a GGUF file in llama.cpp.
+class LlamaFile:
+    """A loaded GGUF file.
 
-    Attributes:
+    Args:
         cache: dtype of the KV cache.
         flash_attention: whether llama.cpp may use flash attention.
         device: ``cpu``, or a device that llama.cpp was built for, which then holds all layers.
-    """
-
-    cache: CacheType = "float16"
-    flash_attention: bool = True
-    device: str = "cpu"
-
-
-class LlamaFile:
-    """A loaded GGUF file.
 
     Attributes:
         model: pointer to llama.cpp's model.
@@ -91,9 +80,13 @@ class LlamaFile:
             llama.cpp is missing.
     """
 
-    def __init__(self, path: str | Path, settings: LlamaSettings | None = None) -> None:
+    def __init__(
+        self, path: str | Path, cache: CacheType = "float16", flash_attention: bool = True, device: str = "cpu"
+    ) -> None:
         self.path = str(path)
-        self.settings = settings or LlamaSettings()
+        self.cache: CacheType = cache
+        self.flash_attention = flash_attention
+        self.device = device
         _check_file(Path(path))
         functions = self._functions = library()
         if death := why_no_llama_cpp():
@@ -103,7 +96,7 @@ class LlamaFile:
         given = functions.llama_model_default_params()
         # compiled by GCC 12, llama.cpp's AMX code for quantized weights crashes (llama.cpp #20824)
         given.use_extra_bufts = not has_amx()
-        given.n_gpu_layers = 0 if self.settings.device == "cpu" else -1
+        given.n_gpu_layers = 0 if self.device == "cpu" else -1
         self.model: Any = functions.llama_model_load_from_file(self.path.encode(), given)
         if not self.model:
             raise LlamaCppError(f"{self.path}: llama.cpp cannot load the file: {complaint()}")
@@ -135,7 +128,7 @@ class LlamaFile:
     def precision(self) -> str:
         """The less precise dtype of weights and cache. Quantized weights, multiplied in blocks, count as bfloat16."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
-        return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
+        return "float16" if weights == "float32" and self.cache != "float32" else weights
 
     @cached_property
     def architecture(self) -> str:
@@ -180,7 +173,7 @@ class LlamaFile:
             int(self.metadata(f"{self.architecture}.attention.{part}_length") or width) for part in ("key", "value")
         )
         numbers = functions.llama_model_n_layer(model) * functions.llama_model_n_head_kv(model)
-        return int(numbers * (of_key + of_value) * (4 if self.settings.cache == "float32" else 2))
+        return int(numbers * (of_key + of_value) * (4 if self.cache == "float32" else 2))
 
     def weights(self) -> dict[str, Any]:
         """Return the dtype, the number of parameters and a hash of the file's samples, which identify the weights."""
@@ -208,8 +201,8 @@ class LlamaFile:
             setattr(given, name, value)
         given.kv_unified = True
         given.n_threads = given.n_threads_batch = torch.get_num_threads()
-        given.type_k = given.type_v = _GGML_TYPES[self.settings.cache]
-        if not self.settings.flash_attention:
+        given.type_k = given.type_v = _GGML_TYPES[self.cache]
+        if not self.flash_attention:
             given.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED
         return given
 
@@ -218,17 +211,17 @@ class LlamaFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let another process load the file again when this object is unpickled there."""
-        return LlamaFile, (self.path, self.settings)
+        return LlamaFile, (self.path, self.cache, self.flash_attention, self.device)
 
     def _check_settings(self) -> None:
-        cache, device = self.settings.cache, self.settings.device
-        if cache not in get_args(CacheType):
+        if self.cache not in get_args(CacheType):
             raise LlamaCppError(
-                f"the dtype of the cache is unknown: {cache!r}{did_you_mean(str(cache), get_args(CacheType))}"
+                f"the dtype of the cache is unknown: {self.cache!r}{did_you_mean(str(self.cache), get_args(CacheType))}"
             )
-        if device != "cpu" and not self._functions.llama_supports_gpu_offload():
+        if self.device != "cpu" and not self._functions.llama_supports_gpu_offload():
             raise LlamaCppError(
-                f"device {device!r} cannot be used, as llama-cpp-python was built for the CPU only: set device to cpu"
+                f"device {self.device!r} cannot be used, as llama-cpp-python was built for the CPU only: "
+                "set device to cpu"
             )
 
     def _check_attention(self) -> None:

@@ -300,13 +300,12 @@ class _Files:
     @cached_property
     def _mapped(self) -> Any:
         from specexp.models.llama_cpp import LlamaCppModel
-        from specexp.models.llama_file import LlamaFile, LlamaSettings
+        from specexp.models.llama_file import LlamaFile
 
         with _blamed(self.role, f"{self.name} cannot be loaded"):
             cache: Any = str(self._dtype).removeprefix("torch.")
             exact = self._attention == "eager" or cache == "float32"  # flash attention rounds to float16
-            settings = LlamaSettings(cache, flash_attention=not exact, device=self._device)
-            return LlamaCppModel(LlamaFile(self.source, settings))
+            return LlamaCppModel(LlamaFile(self.source, cache, flash_attention=not exact, device=self._device))
 
 
 def _placement(

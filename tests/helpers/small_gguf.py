@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 from experiments.passes.gguf_writer import write_gguf
 from helpers.small_models import byte_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
-from specexp.models.llama_file import LlamaFile, LlamaSettings
+from specexp.models.llama_file import LlamaFile
 
 VOCABULARY = 258
-EXACT = LlamaSettings("float32", flash_attention=False)
+EXACT = {"cache": "float32", "flash_attention": False}
 _SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -81,4 +81,4 @@ def _file(name, precision, settings):
 
 @cache
 def _loaded(name, settings):
-    return LlamaFile(_file(name, "f32", settings), EXACT)
+    return LlamaFile(_file(name, "f32", settings), **EXACT)

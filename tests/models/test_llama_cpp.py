@@ -20,7 +20,7 @@ from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models import gguf
 from specexp.models.gguf import WHOLE, gguf_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
-from specexp.models.llama_file import LlamaCppError, LlamaFile, LlamaSettings
+from specexp.models.llama_file import LlamaCppError, LlamaFile
 from specexp.scheduling import Batched, Job
 from specexp.scheduling.executor import bytes_of, copies
 from specexp.testing.runtimes import RuntimeContract
@@ -158,7 +158,7 @@ def test_a_target_of_hugging_face_takes_a_draft_in_llama_cpp_and_draws_are_verif
 def test_fewer_bits_answer_nearly_the_same(precision):
     config = {"hidden_size": 64, "intermediate_size": 96}
     model = small_llama("Llama", **config)
-    file = LlamaFile(written("Llama", precision, **config), LlamaSettings())
+    file = LlamaFile(written("Llama", precision, **config))
     answers, exact = (
         LlamaCppModel(file).prefill(0, PROMPT, all_logits=True).logits[0],
         straight(model, PROMPT),
@@ -178,9 +178,7 @@ def test_fewer_bits_answer_nearly_the_same(precision):
 )
 def test_what_it_rounds_to_is_the_coarser_of_file_and_cache(weights, cache, precision):
     """By it near ties are told from wrong tokens; the logits themselves are float32."""
-    model = LlamaCppModel(
-        LlamaFile(written("Llama", weights, intermediate_size=64), LlamaSettings(cache)), self_check=False
-    )
+    model = LlamaCppModel(LlamaFile(written("Llama", weights, intermediate_size=64), cache), self_check=False)
     assert model.precision == precision
     assert model.dtype == torch.float32
 
@@ -231,7 +229,7 @@ def test_an_unreadable_file_is_refused_in_a_sentence(tmp_path):
     assert "does not begin with GGUF" in message(lambda: LlamaFile(tmp_path / "text.gguf"))
     assert "llama.cpp cannot load the file" in message(lambda: LlamaFile(tmp_path / "short.gguf"))
     assert "llama.cpp cannot load the file" in message(lambda: LlamaFile(tmp_path / "header.gguf"))
-    assert "did you mean 'float32'" in message(lambda: LlamaFile(written("Llama"), LlamaSettings("float3")))
+    assert "did you mean 'float32'" in message(lambda: LlamaFile(written("Llama"), "float3"))
 
 
 def test_more_leaves_than_sequences_are_refused_in_a_sentence():

@@ -18,9 +18,9 @@ def llama_loop():
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
     from experiments.passes.loops import LlamaCppLoop
-    from specexp.models.llama_file import LlamaFile, LlamaSettings
+    from specexp.models.llama_file import LlamaFile
 
-    return LlamaCppLoop(LlamaFile(written("Llama"), LlamaSettings("float32", flash_attention=False)), 64)
+    return LlamaCppLoop(LlamaFile(written("Llama"), "float32", flash_attention=False), 64)
 
 
 def test_llama_cpps_loop_gives_the_models_own_tokens_again_and_again(llama_loop):
