@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, log
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -45,14 +45,6 @@ class Overhead(metaclass=Checked):
     step_ms: Milliseconds = 0.0
     node_ms: Milliseconds = 0.0
     token_ms: Milliseconds = 0.0
-
-
-class StepSeconds(NamedTuple):
-    """The seconds that a step spends in its target pass, in its draft passes, and on everything else."""
-
-    target: float
-    draft: float
-    beside: float
 
 
 @dataclass(frozen=True)
@@ -209,16 +201,16 @@ class LatencyProfile(metaclass=Checked):
 
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
-    ) -> StepSeconds:
-        """Return the same time as :meth:`step_seconds`, split by part."""
-        return StepSeconds(
+    ) -> tuple[float, float, float]:
+        """Return the same time as :meth:`step_seconds`: of the target pass, the draft passes, and everything else."""
+        return (
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
             self.beside_seconds(tokens, len(pass_tokens), new_tokens),
         )
 
-    def outcome_parts(self, outcome: Outcome) -> StepSeconds:
-        """Return the modelled time of a decoded step in seconds, split by part."""
+    def outcome_parts(self, outcome: Outcome) -> tuple[float, float, float]:
+        """Return the modelled time of a decoded step in seconds, in the parts of :meth:`step_parts`."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # tokens committed before the step, without the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)

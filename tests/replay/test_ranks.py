@@ -43,9 +43,9 @@ def played(turns, paths, max_new_tokens, limit=LIMIT, profile=PROFILE):
     spent = []
 
     def clock(outcome):
-        parts = profile.outcome_parts(outcome)
-        spent.append(sum(parts))
-        return {"draft": parts.draft, "target": parts.target, "update": parts.beside}
+        target, draft, beside = profile.outcome_parts(outcome)
+        spent.append(target + draft + beside)
+        return {"draft": draft, "target": target, "update": beside}
 
     counts = player.play(turns, max_new_tokens, "s", clock)
     ends = np.cumsum([count.steps for count in counts])[:-1]
