@@ -118,11 +118,6 @@ class DraftState:
     # [m, d] Drafter.path_states of that path, if the controller reads them
     states: NDArray[np.float32] | None = None
 
-    @property
-    def draft_passes(self) -> int:
-        """Number of draft passes made in this step so far."""
-        return len(self.pass_tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

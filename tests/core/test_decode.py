@@ -128,8 +128,8 @@ class _UpToTwoPasses(Controller):
         return Plan()
 
     def keep_drafting(self, context, state):
-        self.states.append((state.nodes, state.depth, state.draft_passes))
-        return state.draft_passes < 2
+        self.states.append((state.nodes, state.depth, len(state.pass_tokens)))
+        return len(state.pass_tokens) < 2
 
 
 def test_the_controller_decides_before_every_draft_pass():
