@@ -155,8 +155,8 @@ def draw_table(table: QTable, title: str) -> Figure:
     values, visits = np.array(table.values), np.array(table.visits)
     size = table.block_size
     starts = sorted(range(0, table.rows, size), key=lambda row: -visits[row : row + size].sum())[:_MOST_BLOCKS]
-    cost = _labels(table.cost_bins, "{:g}")
-    confidence = _labels(table.confidence_bins, "{:g}")
+    cost = _labels(table.cost_bins)
+    confidence = _labels(table.confidence_bins)
     shape = (len(cost), len(confidence))
     figure = Figure(figsize=(13, 0.6 + 4.4 * len(starts)), layout="constrained")
     figure.suptitle(title)
@@ -178,13 +178,8 @@ def draw_table(table: QTable, title: str) -> Figure:
             mark = "■" if gain[column, row] >= 0 else "□"
             decides.text(column, row, mark, ha="center", va="center", fontsize=7, color="0.25")
         shown = np.ma.masked_where(counted == 0, counted)
-        image = counts.imshow(
-            shown.T,
-            cmap="viridis",
-            norm=LogNorm(1, max(int(counted.max()), 2)),
-            origin="lower",
-            aspect="auto",
-        )
+        most = max(int(counted.max()), 2)
+        image = counts.imshow(shown.T, cmap="viridis", norm=LogNorm(1, most), origin="lower", aspect="auto")
         figure.colorbar(image, ax=counts, label="visits")
         counts.set_title("visits", fontsize=10)
         for axis in (decides, counts):
@@ -195,9 +190,9 @@ def draw_table(table: QTable, title: str) -> Figure:
     return figure
 
 
-def _labels(edges: list[float], form: str) -> list[str]:
+def _labels(edges: list[float]) -> list[str]:
     if not edges:
         return ["all"]
-    shown = [form.format(edge) for edge in edges]
+    shown = [f"{edge:g}" for edge in edges]
     between = [f"{low} to {high}" for low, high in pairwise(shown)]
     return [f"< {shown[0]}", *between, f"≥ {shown[-1]}"]
