@@ -37,7 +37,7 @@ from specexp.config.command import fail, run_command
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
-from specexp.profile.measure import dtype_of, measure, pass_samples, text_of, time_backend
+from specexp.profile.measure import dtype_of, measure, text_of, time_backend
 from specexp.report.publish import publish, terminal, tracker_of
 
 USAGE = "usage: python -m experiments.passes.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
@@ -145,7 +145,7 @@ def contest_of(
             found.loops.append(LlamaCppLoop(file.model, file.context_limit))
             room = text.size + max(config.get("profile.max_tokens"), 256)
             chain = LlamaDecode(LlamaCppLoop(file.model, room), file.vocab_size, text)
-            timed.passes[DECODE] = pass_samples(config, chain)
+            timed.passes[DECODE] = replace(timed.passes["target"], timed=chain)
     if not found.backends:
         raise ConfigError(f"--backends: none of these backends can run the pair: {'; '.join(found.left_out)}")
     return found

@@ -20,7 +20,7 @@ from specexp.bench.arm_spec import make_arm
 from specexp.bench.experiment import arm_specs
 from specexp.config import Config, ConfigError
 from specexp.drafters import DraftModel
-from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix, sizes_up_to
+from specexp.profile.passes import DraftPass, PassSamples, TargetPass, longest_prefix, sizes_up_to
 from specexp.profile.roofline import limit_samples
 
 if TYPE_CHECKING:
@@ -151,17 +151,15 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
     """
     check_prefixes(config, backend)
     section = config.profile
-    passes = {"target": pass_samples(config, TargetPass(backend.model, text))}
+    prefixes, seed = sorted(set(section.prefixes)), config.generation.seed
+    samples = PassSamples(TargetPass(backend.model, text), prefixes, sizes_up_to(section.max_tokens), seed)
+    passes = {"target": samples}
     for lanes in section.lanes:
-        prefixes = sorted(section.prefixes)
-        passes[f"{lanes} lanes"] = pass_samples(
-            config,
-            TargetPass(backend.model, text, lanes),
-            sizes=sizes_up_to(min(section.max_tokens, _MOST_OF_A_LANE)),
-            prefixes=[prefixes[(len(prefixes) - 1) // 2]],
-        )
+        middle = sorted(section.prefixes)[(len(section.prefixes) - 1) // 2]
+        sizes = sizes_up_to(min(section.max_tokens, _MOST_OF_A_LANE))
+        passes[f"{lanes} lanes"] = PassSamples(TargetPass(backend.model, text, lanes), [middle], sizes, seed)
     if backend.draft is not None:
-        passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
+        passes["draft"] = replace(samples, timed=DraftPass(DraftModel(backend.draft), text))
     if (limits := limit_samples(backend.pair.target, backend.model)) is not None:
         passes["limits"] = limits
     plain, *others = arm_specs(config)
@@ -176,19 +174,6 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
 def dtype_of(model: Any) -> str:
     """Return the dtype of a model's weights, e.g. ``bfloat16``."""
     return str(model.dtype).removeprefix("torch.")
-
-
-def pass_samples(
-    config: Config,
-    timed: TimedPass,
-    *,
-    sizes: Sequence[int] | None = None,
-    prefixes: Sequence[int] | None = None,
-) -> PassSamples:
-    """Return a sampler for a pass, by default with all configured sizes and prefixes."""
-    section, seed = config.profile, config.generation.seed
-    prefixes = prefixes or sorted(set(section.prefixes))
-    return PassSamples(timed, prefixes, sizes or sizes_up_to(section.max_tokens), seed)
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:

@@ -135,7 +135,7 @@ class PassSamples:
     sizes: Sequence[int]
     seed: int = 0
     # (prefix, tokens) -> median of each repetition's block
-    milliseconds: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    milliseconds: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def warm_up(self) -> None:
         """Run every block once and discard the measurements."""
