@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.noise import GumbelStream, Key, place_key, uniforms
+from specexp.core.noise import GumbelStream, place_key, uniforms
 
 if TYPE_CHECKING:
     import torch
@@ -71,18 +70,14 @@ class Context:
         tokens: list[int] = self._buffer[self.prompt_length : self._length].tolist()
         return tokens
 
-    @cached_property
-    def target_noise_key(self) -> Key:
-        """The key of the noise with which the target's tokens are sampled."""
-        return place_key(self.seed, self.sequence, "target")
-
     def target_noise(
         self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
         """Return a read-only ``[positions, vocab_size]`` tensor of Gumbel noise, starting at an absolute position."""
         stream = self._noise.get(str(device))
         if stream is None:
-            stream = self._noise[str(device)] = GumbelStream(self.target_noise_key, device)
+            stream = GumbelStream(place_key(self.seed, self.sequence, "target"), device)
+            self._noise[str(device)] = stream
         return stream.at(position, positions, vocab_size)
 
     def uniforms(self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 from specexp.builders import StaticTree
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
-from specexp.core.noise import gumbel
+from specexp.core.noise import gumbel, place_key
 from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import KeyedSampling
@@ -66,7 +66,7 @@ def test_samples_of_one_prompt_differ_and_a_rerun_repeats_them():
 def test_the_noise_belongs_to_the_absolute_position():
     context = Context([1, 2, 3], seed=4, sequence="s")
     logits = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    expected = int((logits / 0.7 + gumbel(context.target_noise_key, 9, 1, 50)[0]).argmax())
+    expected = int((logits / 0.7 + gumbel(place_key(4, "s", "target"), 9, 1, 50)[0]).argmax())
     assert KeyedSampling(0.7).target_token(context, logits, 9) == expected
 
 

@@ -12,6 +12,7 @@ from helpers.joint_test import joint_test
 
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, SpecInfer, StaticTree
 from specexp.core.dialogue import Verdict
+from specexp.core.noise import place_key
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, TokenRecycling
@@ -37,7 +38,7 @@ class NormalNoise(RejectionSampling):
     """The paper's printed algorithm: normal instead of uniform numbers."""
 
     def uniforms(self, context, tree):
-        seed = [*context.target_noise_key, len(context)]
+        seed = [*place_key(context.seed, context.sequence, "target"), len(context)]
         return np.random.default_rng(seed).standard_normal(tree.num_nodes + 1).tolist()
 
 
