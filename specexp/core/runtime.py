@@ -408,8 +408,9 @@ class Runtime(Target):
 
 @inference
 def tree_error(runtime: Runtime) -> float:
-    """Return the median of ``|tree logits - plain logits| / |plain logits - mean|`` over three rows of a small tree; NaN
-    if the plain logits have one.
+    """Return the median of ``|tree logits - plain logits| / |plain logits - mean|`` over three rows of a small tree.
+
+    It is NaN if the plain logits have a NaN.
     """
     import torch
 

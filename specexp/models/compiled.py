@@ -278,7 +278,6 @@ class CompiledModel(HuggingFaceRuntime):
         return self._counted(first, first)
 
     def _form(self, shape: TreeShape) -> _Form:
-        """Return the rows of a shape; they are cached if the shape recurs."""
         form = self._forms.get(shape)
         if form is None:
             form = _Form(shape.depths, shape.ancestor_mask, self.vocab_size)
@@ -479,7 +478,6 @@ class CompiledModel(HuggingFaceRuntime):
         return answers.half() if self.dtype == torch.float16 else answers
 
     def _cache(self) -> _Cache:
-        """Return the cache as a C++ structure."""
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage

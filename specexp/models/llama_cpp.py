@@ -159,7 +159,6 @@ class LlamaCppModel(Runtime):
         return logits
 
     def _branches_of(self, shape: TreeShape) -> Branches:
-        """Return the branches of a tree. They are cached for shapes that recur."""
         branches = self._branches.get(shape)
         if branches is None:
             branches = Branches.of(shape)

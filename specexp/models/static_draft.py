@@ -221,7 +221,6 @@ class GraphedSource(ModelSource):
         return plan if fits else None
 
     def _take(self, step: DraftStep, lane: int) -> None:
-        """Store a lane's results from a step."""
         self._step, self._logits = step, step.logits[lane]
         self._tokens, self._log_probs, nodes = step.outputs_of(lane)
         self._end = step.pending + step.nodes - 1
