@@ -159,9 +159,6 @@ def block_mask(mask: torch.Tensor) -> Any:
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's view of the shared storage. ``transformers`` calls :meth:`update` during a forward pass."""
 
-    is_compileable = False
-    is_sliding = False
-
     def __init__(self, owner: SlotCache, layer: int) -> None:
         super().__init__()
         self._owner = owner
@@ -188,8 +185,6 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_max_length(self) -> int:
         """Return the number of rows per slot."""
         return self._owner.capacity
-
-    get_max_cache_shape = get_max_length
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
