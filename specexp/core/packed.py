@@ -63,10 +63,7 @@ def has_embeddings(source: str) -> bool:
 
 
 def load_packed(
-    source: str,
-    dtype: torch.dtype | None,
-    attn_implementation: str = "sdpa",
-    target: PreTrainedModel | None = None,
+    source: str, dtype: torch.dtype | None, attn_implementation: str, target: PreTrainedModel | None
 ) -> PreTrainedModel:
     """Return a packed model in evaluation mode, with the embeddings of ``target`` if it has none of its own."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
