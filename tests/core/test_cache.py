@@ -9,6 +9,13 @@ from specexp.core.cache import SlotCache
 LAYERS = 2
 
 
+@pytest.fixture(autouse=True)
+def inference():
+    """Passes write to tensors that only inference mode can modify."""
+    with torch.inference_mode():
+        yield
+
+
 @pytest.fixture
 def cache():
     config = build("Llama", FULL_ATTENTION["Llama"]).config
