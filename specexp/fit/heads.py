@@ -80,14 +80,9 @@ class HeadTraining(lightning.LightningModule):
         return width
 
     @property
-    def accumulated(self) -> int:
-        """Number of batches per optimizer step."""
-        return self.trainer.accumulate_grad_batches if self._trainer else 1
-
-    @property
     def batches_done(self) -> int:
         """Number of batches that each process has trained on, counting only complete optimizer steps."""
-        return self.global_step * self.accumulated if self._trainer else 0
+        return self.global_step * self.trainer.accumulate_grad_batches if self._trainer else 0
 
     @property
     def tokens_done(self) -> int:
@@ -130,7 +125,7 @@ class HeadTraining(lightning.LightningModule):
     @override
     def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
         self.log("train/lr_scale", lr_scale(self.global_step, self.progress, self.plateau))
-        step_ends = (batch_idx + 1) % self.accumulated == 0
+        step_ends = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
             found = self.trainer.callback_metrics
             train, validation = (float(found.get(f"{one}/loss", math.nan)) for one in ("train", "validation"))
