@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from experiments.smollm2.train import Conversations, Draft, Eagle3
-from specexp.core.packed import DRAFT_VOCABULARY, pack
+from specexp.core.packed import DRAFT_VOCABULARY, FILE, SCALE
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -66,6 +66,19 @@ def write_draft(target: Any, weights: dict[str, torch.Tensor], kept: torch.Tenso
     config.save_pretrained(to)
     target.generation_config.save_pretrained(to)
     pack(weights | {DRAFT_VOCABULARY: kept.sort().values.int()}, to)
+
+
+def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write a model's weights: matrices in 8 bits, vectors in bfloat16, integer tensors unchanged."""
+    packed = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127  # [rows]
+            packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)  # [rows, columns]
+            packed[name + SCALE] = scale
+        else:
+            packed[name] = weight.to(torch.bfloat16) if weight.is_floating_point() else weight
+    save_file(packed, folder / FILE)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ FILE = "packed.safetensors"
 """The weights file in a model's folder. If it were named ``model.safetensors``, other programs would misread it."""
 DRAFT_VOCABULARY = "draft_vocabulary"
 """The key for a reduced head's token ids, both in a packed draft's weights and in a model's configuration."""
-_SCALE = ".scale"
+SCALE = ".scale"
+"""The end of the names of scales, which begin with the name of their matrix."""
 _EMBEDDINGS = "model.embed_tokens.weight"
 
 
@@ -25,29 +26,13 @@ def is_packed(source: str) -> bool:
     return (Path(source) / FILE).is_file()
 
 
-def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write a model's weights: matrices in 8 bits, vectors in bfloat16, integer tensors unchanged."""
-    import torch
-    from safetensors.torch import save_file
-
-    packed = {}
-    for name, weight in weights.items():
-        if weight.ndim == 2:
-            scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127  # [rows]
-            packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)  # [rows, columns]
-            packed[name + _SCALE] = scale
-        else:
-            packed[name] = weight.to(torch.bfloat16) if weight.is_floating_point() else weight
-    save_file(packed, folder / FILE)
-
-
 def unpack(source: str) -> dict[str, torch.Tensor]:
     """Return a packed model's weights in bfloat16."""
     import torch
     from safetensors.torch import load_file
 
     packed = load_file(Path(source) / FILE)
-    scales = {name.removesuffix(_SCALE): packed.pop(name) for name in [*packed] if name.endswith(_SCALE)}
+    scales = {name.removesuffix(SCALE): packed.pop(name) for name in [*packed] if name.endswith(SCALE)}
     return {
         name: (weight.float() * scales[name][:, None]).to(torch.bfloat16) if name in scales else weight
         for name, weight in packed.items()

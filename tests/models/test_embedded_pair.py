@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.smollm2.export import pack
 from specexp.builders import Chain
 from specexp.core.loop import Decoder
-from specexp.core.packed import is_packed, pack, unpack
+from specexp.core.packed import is_packed, unpack
 from specexp.drafters import DraftModel
 from specexp.models.pair import load_pair
 from specexp.models.sources import PAIRS, PairError, sources_of
