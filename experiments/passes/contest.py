@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from experiments.passes.gguf_writer import write_gguf
 from experiments.passes.loops import LlamaCppLoop, LlamaDecode, OpenVinoLoop
+from experiments.passes.steps import SplitSteps
 from experiments.passes.tables import DECODE, Contest, report
 from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
@@ -132,6 +133,7 @@ def contest_of(
                 own = load_pair(str(smollm2_file()))  # in llama.cpp, by mode auto
             backend = LiveBackend(own)
             timed = time_backend(config, backend, text)
+            timed.arms = [SplitSteps(one.arm) for one in timed.arms]
         except ConfigError:
             raise
         except (ValueError, RuntimeError, ImportError) as error:

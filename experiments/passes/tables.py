@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from specexp.report.table import Column, Table, columns
 
 if TYPE_CHECKING:
     from experiments.passes.loops import TimedLoop
+    from experiments.passes.steps import SplitTiming
     from specexp.config.artifacts import LoadedArtifact
     from specexp.profile.check import LiveCheck
     from specexp.profile.measure import StepTiming, TimedBackend
@@ -96,7 +97,7 @@ def steps_table(contest: Contest) -> Table:
     )
     for timed in contest.backends:
         for arm in timed.arms:
-            steps = arm.steps
+            steps = cast("list[SplitTiming]", arm.steps)
             tokens = [_token_seconds(answer) for answer in arm.answers]
             table.rows.append(
                 [

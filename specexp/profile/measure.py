@@ -44,9 +44,6 @@ class StepTiming:
     new_tokens: int
     prefix: int  # tokens in the cache before the step
     seconds: float  # from the end of the previous step to the end of this one, including learning
-    # part of `seconds` spent in passes of both models; on a GPU, a draft pass counts until the host continues
-    pass_seconds: float
-    draft_seconds: float  # part of `seconds` spent in drafter and builder, including draft passes
 
 
 class TimedDecoding(ABC):
@@ -74,12 +71,8 @@ class TimedSteps(TimedDecoding):
         super().__init__()
         arm.latency = None
         arm.observers = (self._note,)
-        self.arm, self.composition, drafter = arm, arm.parts.label, arm.parts.drafter
-        for model in drafter.models if drafter else ():
-            for name in ("grow", "draft_tree"):
-                setattr(model, name, self._timed(getattr(model, name)))
-        self._taken, self._answer = 0, -1
-        self._left = self._in_draft = 0.0
+        self.arm, self.composition = arm, arm.parts.label
+        self._taken, self._answer, self._left = 0, -1, 0.0
 
     @property
     def steps(self) -> list[StepTiming]:
@@ -106,30 +99,20 @@ class TimedSteps(TimedDecoding):
         ms_per_token = 1e3 / record.decode_tokens
         return ms_per_token * sum(modelled.seconds.values()), ms_per_token * record.decode_seconds
 
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a draft model's method that adds its duration to the current step."""
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            started = perf_counter()
-            try:
-                return method(*arguments, **named)
-            finally:
-                self._in_draft += perf_counter() - started
-
-        return timed
+    def timing(self, outcome: Outcome, seconds: float) -> StepTiming:
+        """Return the size of a step, with its time."""
+        new_tokens = len(outcome.new_token_ids)
+        prefix = len(outcome.context) - new_tokens - 1
+        return StepTiming(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix, seconds)
 
     def _note(self, outcome: Outcome) -> None:
         now = perf_counter()
         if outcome.context.prompt_length != self._answer:  # a new prompt or turn starts
             self._answer, self._taken = outcome.context.prompt_length, 0
         self._taken += 1
-        in_draft, self._in_draft = self._in_draft, 0.0
+        step = self.timing(outcome, now - self._left)
         if self._taken > SKIPPED:
-            new_tokens, phases = len(outcome.new_token_ids), outcome.seconds
-            prefix = len(outcome.context) - new_tokens - 1
-            spent = (now - self._left, phases["target"] + in_draft, phases["draft"] + phases["build"])
-            fed = outcome.tree.num_nodes + 1
-            self.answers[-1].append(StepTiming(fed, outcome.pass_tokens, new_tokens, prefix, *spent))
+            self.answers[-1].append(step)
         self._left = perf_counter()
 
 

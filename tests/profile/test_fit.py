@@ -47,7 +47,7 @@ def steps(profile, count=200, seed=0, drafts=True, noise=0.0):
         prefix = int(generator.integers(20, 400))
         seconds = profile.step_seconds(nodes + 1, fed, new_tokens, prefix)
         seconds *= float(np.exp(noise * generator.standard_normal()))
-        made.append(StepTiming(nodes + 1, fed, new_tokens, prefix, seconds, seconds, 0.0))
+        made.append(StepTiming(nodes + 1, fed, new_tokens, prefix, seconds))
     return made
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from experiments.passes.contest import DECODE, Contest
+from experiments.passes.steps import SplitTiming
 from experiments.passes.tables import paired, passes_table, points_table, report, steps_table
 from specexp.profile.check import checks_of
-from specexp.profile.measure import StepTiming, TimedBackend
+from specexp.profile.measure import TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass
 
 pytestmark = pytest.mark.unit
@@ -38,7 +39,9 @@ def samples(ms, prefix_ms=0.0):
 
 def arm(name, seconds, in_passes, new_tokens=1, nodes=0):
     """Two prompts of three steps; the second one's take twice as long."""
-    answers = [[StepTiming(1 + nodes, (), new_tokens, 9, seconds * slow, in_passes * slow, 0.0)] * 3 for slow in (1, 2)]
+    answers = [
+        [SplitTiming(1 + nodes, (), new_tokens, 9, seconds * slow, in_passes * slow, 0.0)] * 3 for slow in (1, 2)
+    ]
     steps = [step for answer in answers for step in answer]
     return SimpleNamespace(arm=SimpleNamespace(name=name), answers=answers, steps=steps)
 
