@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from specexp.base.messages import counted, restated
+from specexp.base.messages import restated
 from specexp.commands.engine_study import STUDIED, EngineStudy, engine_study
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
@@ -165,7 +165,8 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
     if given.engine in STUDIED:
         file = shipped(f"sweeps/{STUDIED[given.engine]}")
         study = engine_study(given.engine, file, given.target, given.draft, given.device)
-        lines = [_choices_line("settings", study.kept, {"for want of a draft model, a head or an artifact": study.lacking})]
+        others = {"for want of a draft model, a head or an artifact": study.lacking}
+        lines = [_choices_line("settings", study.kept, others)]
         python = study.sections["engine"]["init_args"].get("python")
         if given.engine == "vllm":
             absent = "not found: set engine.init_args.python to the interpreter of vLLM's environment (docs/vllm.md)"

@@ -277,9 +277,18 @@ class _Files:
 
     def check_tensors(self) -> None:
         """Raise :class:`PairError` unless a local folder's files have the model's tensors. No weights are read."""
-        if Path(self.source).is_dir() and not is_packed(self.source):
+        if not Path(self.source).is_dir() or is_packed(self.source):
+            return
+        from transformers.utils import logging
+
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()  # nothing is loaded
+        try:
             with _blamed(self.role, f"{self.name} cannot be loaded"):
                 self._read(device_map="meta")
+        finally:
+            if shown:
+                logging.enable_progress_bar()
 
     def _read(self, **placed: Any) -> Any:
         from transformers import AutoModelForCausalLM
