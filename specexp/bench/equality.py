@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from specexp.base.messages import counted, type_and_line
-from specexp.bench.arm import decode_safely
+from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.record import Difference, PromptRecord
 from specexp.core.contracts import DeterministicVerifier
 from specexp.tracking.names import PLAIN
@@ -24,7 +24,6 @@ from specexp.tracking.names import PLAIN
 if TYPE_CHECKING:
     import torch
 
-    from specexp.bench.arm import LearningArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair

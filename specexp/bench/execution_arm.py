@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from specexp.bench.arm import LearningArm, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
-from specexp.core.outcome import PHASES
+from specexp.core.outcome import PHASES, Outcome
 from specexp.core.parts import Parts
-from specexp.data.searches.search import Continuations
+from specexp.data.searches.search import Continuations, Search, SearchResult
 from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.data.workload import first_turn_ids
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
     from specexp.bench.arm_spec import ArmSpec
     from specexp.core.loop import OutcomeObserver
-    from specexp.core.outcome import Outcome
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt
-    from specexp.data.searches.search import Search, SearchResult
     from specexp.data.task_items import Problem
 
 CONTINUATIONS = "continuations"

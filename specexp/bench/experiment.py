@@ -12,7 +12,7 @@ import numpy as np
 from specexp.artifacts.environment import high_load
 from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line, restated
-from specexp.bench.arm import LearningArm
+from specexp.bench.arm import Arm, LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
     ComposedArm,
@@ -34,7 +34,6 @@ from specexp.models.gguf import runs_in_llama_cpp
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
-    from specexp.bench.arm import Arm
     from specexp.bench.live import LiveBackend
     from specexp.bench.observers import Observer
     from specexp.data import LoadedPrompts, Prompt

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import Any, Self, get_args
 
+from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
-from specexp.artifacts import fingerprint
+from specexp.artifacts import Fingerprint, fingerprint
 from specexp.bench.arm import (
     Arm,
     Generation,
@@ -26,18 +27,13 @@ from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
 from specexp.config import Config, build_pair, build_reasoning, build_task_items, is_multi_sequence
 from specexp.constraints.grammar import constraint_of
+from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.core.latency import LatencyProfile
-    from specexp.data import Prompt
-    from specexp.data.task_items import Problem
-    from specexp.models.pair import ModelPair
+from specexp.data import Prompt
+from specexp.data.task_items import Problem
+from specexp.models.pair import ModelPair
 
 
 class DecoderArm(LearningArm):

@@ -6,18 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
-from specexp.bench.arm import LearningArm, decode_safely
+from specexp.bench.arm import Arm, LearningArm, decode_safely
 from specexp.bench.equality import compare
+from specexp.bench.observers import Observer
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import IMPOSSIBLE, deviating, pass_ratio
+from specexp.data import Prompt
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    from specexp.bench.arm import Arm
-    from specexp.bench.observers import Observer
-    from specexp.data import Prompt
 
 WARM_UP_TOKENS = 16
 

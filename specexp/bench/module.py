@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from lightning import LightningModule
 from typing_extensions import override
 
 from specexp.bench import clock
+from specexp.bench.arm import Arm
 from specexp.bench.measuring import by_key, decoded_again, plain_of, records_by_prompt
+from specexp.bench.observers import Observer
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import paired_speedup
+from specexp.data import Prompt
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    import torch
-
-    from specexp.bench.arm import Arm
-    from specexp.bench.observers import Observer
-    from specexp.data import Prompt
 
 
 class EvaluationModule(LightningModule):

@@ -8,17 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.checked import Checked
-
-if TYPE_CHECKING:
-    from specexp.core.contracts import Drafter
-    from specexp.core.outcome import Outcome
-    from specexp.core.parts import Parts
-    from specexp.core.tree import RankPath
-    from specexp.scheduling.timeline import TimeLine
+from specexp.core.contracts import Drafter
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+from specexp.core.tree import RankPath
+from specexp.scheduling.timeline import TimeLine
 
 CORRECTED, BONUS = -1, -2
 """Sources of the target's own tokens: after all drafted candidates were rejected, or where none were drafted."""

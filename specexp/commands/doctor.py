@@ -17,10 +17,15 @@ from typing import Literal
 import psutil
 from packaging.requirements import Requirement
 
+from specexp.artifacts.environment import device_name, high_load
 from specexp.base.cores import usable_cores
-from specexp.base.kernels import CannotRunError
+from specexp.base.kernels import CannotCompileError, CannotRunError, cache_folder
 from specexp.base.messages import counted, first_line
 from specexp.config.command import Options, fail
+from specexp.models.pair import load_pair
+from specexp.models.smollm2 import smollm2_file
+from specexp.models.sources import PairError
+from specexp.tracking.mode import logged_in, resolve_mode
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
@@ -86,8 +91,6 @@ def _version(name: str) -> str | None:
 
 def processor() -> Iterator[Diagnosis]:
     """Check the processor's cores, instructions and load."""
-    from specexp.artifacts.environment import device_name, high_load
-
     cores = usable_cores()
     why = f" ({cores.limit})" if cores.number < (os.cpu_count() or 1) else ""
     yield Diagnosis("processor", f"{device_name('cpu')}, {cores.number} of {os.cpu_count()} cores usable{why}")
@@ -157,11 +160,9 @@ def native() -> Iterator[Diagnosis]:
 
 def compiled() -> Iterator[Diagnosis]:
     """Compile the passes of the embedded target model."""
-    from specexp.base.kernels import CannotCompileError
     from specexp.models.architectures import FAMILIES
     from specexp.models.compiled import CompiledModel
     from specexp.models.llama_weights import describe_products
-    from specexp.models.pair import load_pair
 
     try:
         kernels = CompiledModel(load_pair("stdlib").target)._kernels
@@ -176,7 +177,6 @@ def compiled() -> Iterator[Diagnosis]:
 
 def speculation() -> Iterator[Diagnosis]:
     """Measure the embedded pair for a few seconds, and apply the rule of thumb for when drafting pays off."""
-    from specexp.models.pair import load_pair
     from specexp.profile.roofline import verdict
     from specexp.profile.rule import break_even, measure_quickly, payoff
 
@@ -199,10 +199,6 @@ def speculation() -> Iterator[Diagnosis]:
 def services() -> Iterator[Diagnosis]:
     """Check the W&B mode, and the caches for models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-
-    from specexp.base.kernels import cache_folder
-    from specexp.models.smollm2 import smollm2_file
-    from specexp.tracking.mode import logged_in, resolve_mode
 
     mode, user = resolve_mode(), "logged in" if logged_in() else "not logged in"
     if mode == "online":
@@ -259,10 +255,7 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
 
 def model(source: str) -> Iterator[Diagnosis]:
     """Judge by a model's configuration, without its weights, whether it can be a target, and how it runs."""
-    from specexp.base.kernels import CannotCompileError
     from specexp.models.architectures import check_model
-    from specexp.models.pair import load_pair
-    from specexp.models.sources import PairError
 
     try:
         check_model(load_pair(source, mode="eager", weights=False).target)

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import device_name
 from specexp.base.messages import restated
-from specexp.bench.equality import divergence
-from specexp.bench.experiment import check_experiment, warn_of_load
+from specexp.bench.arm import LearningArm
+from specexp.bench.arm_spec import Backend, make_arm
+from specexp.bench.equality import InFloat32, divergence, in_float32
+from specexp.bench.experiment import ExperimentArms, arm_specs, check_experiment, reordered, use_threads, warn_of_load
+from specexp.bench.record import PromptRecord, read_records, write_records
 from specexp.cluster.launch import ClusterOptions
 from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
@@ -36,18 +39,14 @@ from specexp.config.command import check_here, fail
 from specexp.config.config import unwritable
 from specexp.config.layers import COMMAND_LINE, PARTS
 from specexp.report.comparison import failed_answers
-from specexp.report.publish import RECORDS, check_run_folder, replaced_results, sole_writer
+from specexp.report.publish import PAGE, RECORDS, check_run_folder, replaced_results, sole_writer
 from specexp.sweep.study_config import digest_of
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from lightning import Trainer
 
-    from specexp.bench.arm_spec import Backend
-    from specexp.bench.equality import InFloat32
-    from specexp.bench.experiment import ExperimentArms
     from specexp.bench.live import LiveBackend
-    from specexp.bench.record import PromptRecord
     from specexp.data import LoadedPrompts, Prompt
     from specexp.engines.served_arm import ServedBackend
     from specexp.models.pair import ModelPair
@@ -239,10 +238,6 @@ def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
     """Repeat comparisons in float32 for outputs that differ from plain decoding. Return None if there are none."""
-    from specexp.bench.arm import LearningArm
-    from specexp.bench.arm_spec import make_arm
-    from specexp.bench.equality import InFloat32, in_float32
-    from specexp.bench.experiment import arm_specs
     from specexp.bench.live import LiveBackend
 
     different = {record.arm for record in records if record.difference is not None}
@@ -265,11 +260,9 @@ def _decode(
     config: Config, experiment: ExperimentArms, data: LoadedPrompts, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
     """Decode all prompts with all arms under Lightning's Trainer, and write the records to ``path``."""
-    from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
     from specexp.bench.trainer import interruptible
     from specexp.data.workload import PROMPTS
-    from specexp.report.publish import PAGE
 
     use_threads(config)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
@@ -297,7 +290,6 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     Raises:
         ConfigError: As for :func:`run`, or if results depend on earlier prompts.
     """
-    from specexp.bench.arm import LearningArm
     from specexp.bench.live import LiveBackend
 
     folder = shard.folder(_folder_of(config))
@@ -327,8 +319,6 @@ def _is_decoded(config: Config, folder: Path) -> bool:
 
 def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[PromptRecord]:
     """Return the records of all shards. Unfinished shards are decoded here first."""
-    from specexp.bench.record import read_records, write_records
-
     found: list[PromptRecord] = []
     origins: set[tuple[str, ...]] = set()
     for shard in shards:

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock
-from specexp.bench.equality import proof_of
+from specexp.bench.equality import InFloat32, proof_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import (
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.bench.equality import InFloat32
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
     from specexp.data import LoadedPrompts

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.base.messages import counted
 from specexp.bench import clock, metrics
-from specexp.bench.equality import near_tie_sentence, token_equality
+from specexp.bench.arm import Arm
+from specexp.bench.equality import InFloat32, near_tie_sentence, token_equality
 from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
@@ -18,10 +19,6 @@ from specexp.bench.statistics import WITHIN, Summary, arm_names, breakdown, cate
 from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
-
-if TYPE_CHECKING:
-    from specexp.bench.arm import Arm
-    from specexp.bench.equality import InFloat32
 
 # maximum number of categories shown, and minimum number of prompts in each; CSV has all categories
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
+from markupsafe import Markup
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name, machine_line, package_versions
 from specexp.artifacts.store import BEST_TREE
+from specexp.base.kernels import cache_folder
 from specexp.base.messages import counted
 from specexp.config import CommandError, Config, ConfigError
 from specexp.config.command import current_result
 from specexp.models.smollm2 import described
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.text import Text
@@ -191,8 +192,6 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 
     It includes the pictures among ``files``, and the folder's ``config.yaml`` and ``environment.json``.
     """
-    from markupsafe import Markup
-
     parts = list(report.whole())
     tables = {name: table for part in parts for name, table in part.tables.items()}
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
@@ -239,7 +238,6 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 def render(template: str, **values: Any) -> Markup:
     """Render a template from ``page/`` as HTML. String values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
     loader = PackageLoader("specexp.report", "page")
     look: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
@@ -252,10 +250,6 @@ def _chart_library() -> Markup:
 
     Building the bundle takes a few seconds, so it is kept in the cache folder.
     """
-    from markupsafe import Markup
-
-    from specexp.base.kernels import cache_folder
-
     file = cache_folder("pages") / f"vega-{version('vl-convert-python')}.js"
     if not file.exists():
         import vl_convert
@@ -320,8 +314,6 @@ def files_of(report: Report) -> dict[str, str | bytes]:
 
 def track(report: Report, folder: Path, run: TrackedRun) -> None:
     """Write one report, without its parts, to a tracked run. Pictures are read from the folder."""
-    from markupsafe import Markup
-
     for name, table in {**report.tables, **report.data}.items():
         run.table(name, table.records())
     for name in report.figures:

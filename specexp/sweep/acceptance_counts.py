@@ -8,20 +8,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.bench.arm import LearningArm
 from specexp.bench.observers import AcceptanceCounter
 from specexp.config.load import COSTS
+from specexp.config.sweep import CountAcceptances
 from specexp.core.latency import outcome_seconds
+from specexp.core.outcome import Outcome
+from specexp.data import Prompt
 from specexp.sweep.bench import Bench
 from specexp.sweep.study_config import digest_of
-
-if TYPE_CHECKING:
-    from specexp.bench.arm import LearningArm
-    from specexp.config.sweep import CountAcceptances
-    from specexp.core.outcome import Outcome
-    from specexp.data import Prompt
 
 ROWS = (2, 3, 5, 9, 17, 33, 65, 129)
 """Sizes of the trees that are timed, in rows including the root, as long as one costs less than ``COSTLY``."""

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import log
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import optuna
 
 from specexp.base.messages import type_and_line
-from specexp.bench.arm import LearningArm
-from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.arm import Arm, LearningArm
+from specexp.bench.arm_spec import ArmSpec, Backend
+from specexp.bench.equality import InFloat32, in_float32
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.measuring import records_by_prompt
@@ -25,24 +28,17 @@ from specexp.config import Config, build_data, build_parts, build_verifier, prom
 from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
+from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
+from specexp.data import LoadedPrompts, Prompt
 from specexp.engines.engine import EngineError
+from specexp.models.pair import ModelPair
+from specexp.scheduling import Execution
 from specexp.sweep.plain_seconds import PlainSeconds, seconds_per_token
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 from specexp.tracking.names import EAGER, PLAIN
-
-if TYPE_CHECKING:
-    import optuna
-
-    from specexp.bench.arm import Arm
-    from specexp.bench.arm_spec import Backend
-    from specexp.bench.equality import InFloat32
-    from specexp.core.latency import LatencyProfile
-    from specexp.data import LoadedPrompts, Prompt
-    from specexp.models.pair import ModelPair
-    from specexp.scheduling import Execution
 
 T = TypeVar("T")
 
@@ -336,7 +332,6 @@ class Bench:
         again = different(confirmed, records)
         if not again or self.pair is None:
             return None
-        from specexp.bench.equality import in_float32
 
         def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
             exact = Bench(self.config, LiveBackend.of(self.config, pair), self.latency, pair)

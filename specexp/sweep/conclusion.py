@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna.trial import TrialState
 from pydantic import TypeAdapter
@@ -17,6 +17,7 @@ from specexp.base.messages import counted
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
+from specexp.bench.statistics import Speedup
 from specexp.bench.verdict import left_out_sentence, prompts_needed, verdict_of
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
@@ -50,9 +51,6 @@ from specexp.sweep.prepared import PreparedStudy, chosen, result_digest
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import distinct_finished, trial_row
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    from specexp.bench.statistics import Speedup
 
 CONFIRM = "confirm.jsonl"
 LOADS = "loads.json"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -22,16 +21,14 @@ from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import WITHIN, Speedup, arm_names, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, verdict_sentence
 from specexp.core.latency import MOST_OFF
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.report.table import Cell, Column, Table
+from specexp.scheduling import TimeLine
 from specexp.sweep.bench import WARM_UP_TOKENS, Bench
 from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
 from specexp.tracking.names import EAGER, PLAIN
-
-if TYPE_CHECKING:
-    from specexp.core.outcome import Outcome
-    from specexp.core.parts import Parts
-    from specexp.scheduling import TimeLine
 
 BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 """Labels of the arms that decode without drafting."""

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from specexp.base.messages import first_line, restated
+from specexp.bench.arm import LearningArm
 from specexp.bench.equality import InFloat32
 from specexp.bench.experiment import longest_context
 from specexp.bench.live import LiveBackend
+from specexp.bench.record import PromptRecord
 from specexp.config import Config, build_engine, build_execution, build_parts
+from specexp.core.latency import LatencyProfile
+from specexp.data import Prompt
+from specexp.engines.engine import ForeignEngine
+from specexp.models.pair import ModelPair
+from specexp.scheduling import Serial, SerialSpeculative
 from specexp.sweep.bench import Bench, different
+from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.trials import Confirmed
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    from specexp.bench.arm import LearningArm
-    from specexp.bench.record import PromptRecord
-    from specexp.core.latency import LatencyProfile
-    from specexp.data import Prompt
-    from specexp.engines.engine import ForeignEngine
-    from specexp.models.pair import ModelPair
-    from specexp.sweep.study_config import StudyConfig
-    from specexp.sweep.trials import Confirmed
 
 
 def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Bench:
@@ -96,16 +95,12 @@ class SequencesBench(Bench):
 
     @override
     def compose(self, name: str, config: Config) -> LearningArm:
-        from specexp.scheduling import Serial, SerialSpeculative
-
         parts = build_parts(config, self.backend.draft)
         one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
         return self.arm(name, parts, build_execution(config) or one_by_one)
 
     @override
     def plain(self) -> LearningArm:
-        from specexp.scheduling import Serial
-
         return self.arm(PLAIN, self.plain_parts, Serial())
 
     @override

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from specexp.config.sweep import Sweep
 from specexp.report.publish import changed_key, sole_writer
 from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
-from specexp.sweep.prepared import result_digest
+from specexp.sweep.prepared import PreparedStudy, result_digest
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
@@ -25,9 +25,6 @@ from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
 from specexp.sweep.trials import distinct_finished
-
-if TYPE_CHECKING:
-    from specexp.sweep.prepared import PreparedStudy
 
 
 class OneProcess:

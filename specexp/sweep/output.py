@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
@@ -16,8 +16,8 @@ from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.artifacts.store import BEST, BEST_TREE
 from specexp.base.messages import counted, size_of
 from specexp.bench import clock
-from specexp.bench.record import MEASURED
-from specexp.bench.statistics import metric_interval, paired_speedup
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.statistics import Speedup, metric_interval, paired_speedup
 from specexp.bench.verdict import SpeedVerdict
 from specexp.config import Config, build_engine
 from specexp.config.artifacts import LoadedArtifact, save_artifact
@@ -38,11 +38,7 @@ from specexp.sweep.confirmation import Confirmation, cold_figures
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
-
-if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
-    from specexp.bench.statistics import Speedup
-    from specexp.tracking.tracker import Tracker
+from specexp.tracking.tracker import Tracker
 
 
 def next_steps(

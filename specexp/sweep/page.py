@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -12,16 +12,15 @@ from rich.console import Console
 
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
+from specexp.data import Prompt
 from specexp.report.pictures import draw_time_line, tree_lines
 from specexp.report.publish import Report
 from specexp.report.sections import folding_tree, importances_chart, ratios_chart, search_chart
 from specexp.report.table import Table
+from specexp.scheduling.timeline import chrome_trace
 from specexp.sweep.confirmation import BASELINES, Confirmation
 from specexp.sweep.trials import trial_row
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    from specexp.data import Prompt
 
 FEWEST_TRIALS = 20
 """Importances of fewer trials are mostly noise and are not shown."""
@@ -80,8 +79,6 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
         drawing = tree_lines(shape, rates, f"The tree of {winner.label}")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
-        from specexp.scheduling.timeline import chrome_trace
-
         shown = {BASELINES[PLAIN]: lines[PLAIN], winner.label: lines[winner.name]}
         title = f"prompt {prompts[0].prompt_id}: {winner.over_plain} over plain decoding"
         figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)

@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from time import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import optuna
 
 from specexp.base.messages import counted
 from specexp.bench.equality import SECONDS
 from specexp.config.sweep import Categorical, Sweep
-from specexp.sweep.bench import EVERY
+from specexp.sweep.bench import EVERY, Bench
 from specexp.sweep.confirmation import COMMON
 from specexp.sweep.search import Deadlines
 from specexp.sweep.space import Space
-
-if TYPE_CHECKING:
-    import optuna
-
-    from specexp.sweep.bench import Bench
 
 PLAN = "plan"
 """Name of the study attribute that holds the plan."""

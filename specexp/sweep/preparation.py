@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import awaits_counts
 from specexp.config.sweep import FUNCTION, Categorical, Sweep
+from specexp.models.pair import ModelPair
 from specexp.sweep.bench import Bench
 from specexp.sweep.live_benches import live_bench
 from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
-
-if TYPE_CHECKING:
-    from specexp.models.pair import ModelPair
 
 _LISTED = 3  # maximum number of names in a sentence
 

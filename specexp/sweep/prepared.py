@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -16,9 +16,7 @@ from specexp.sweep.confirmation import select
 from specexp.sweep.plan import PLAN
 from specexp.sweep.search import Deadlines
 from specexp.sweep.study_config import StudyConfig, digest_of
-
-if TYPE_CHECKING:
-    from specexp.tracking.tracker import Tracker
+from specexp.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)

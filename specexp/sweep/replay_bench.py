@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -13,11 +13,13 @@ from typing_extensions import override
 from specexp.bench.arm import LearningArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
-from specexp.bench.record import FEWEST_TOKENS
+from specexp.bench.record import FEWEST_TOKENS, PromptRecord
 from specexp.bench.statistics import paired_speedup
 from specexp.config import ConfigError, build_pair
 from specexp.config.load import with_prompts_of
 from specexp.core.context import loop_of
+from specexp.core.latency import LatencyProfile
+from specexp.data import LoadedPrompts, Prompt
 from specexp.replay.backend import (
     ReplayBackend,
     check_models,
@@ -27,18 +29,13 @@ from specexp.replay.backend import (
     recorded_turns,
     tokenizer_of,
 )
+from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
 from specexp.sweep.bench import Bench
 from specexp.sweep.live_benches import live_bench
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
-
-if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
-    from specexp.core.latency import LatencyProfile
-    from specexp.data import LoadedPrompts, Prompt
-    from specexp.replay.format.recording import RecordedTurn
 
 
 def before_repetition(turn: RecordedTurn, most: int) -> RecordedTurn:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -38,9 +37,7 @@ from specexp.sweep.prepared import PreparedStudy
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.study_config import StudyConfig, StudyError
 from specexp.sweep.trials import best_line, distinct_finished, trial_line, write_trials
-
-if TYPE_CHECKING:
-    from specexp.tracking.tracker import Tracker
+from specexp.tracking.tracker import Tracker
 
 WIDTH = 120
 """Width of tables in redirected output. At 80 columns their lines would wrap."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.base.messages import did_you_mean, first_line, type_and_line
 from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
 from specexp.config.sweep import FUNCTION, METHOD, SpaceEntry, Suggested, Sweep, overrides_of
+from specexp.sweep.study_config import StudyConfig
 from specexp.tracking.names import SPEEDUP
-
-if TYPE_CHECKING:
-    from specexp.sweep.study_config import StudyConfig
 
 _DRAWS = 4
 """Number of draws of a user's function before its study begins."""

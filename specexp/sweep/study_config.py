@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specexp.artifacts.environment import device_name
+from specexp.artifacts.manifest import sha256
 from specexp.config import (
     CommandError,
     Config,
@@ -191,7 +192,6 @@ class StudyConfig(Config):
 
     def recording_digest(self) -> str:
         """Return the hash of the recording's manifest, which contains the hashes of the recording's files."""
-        from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 
         return sha256((recording_folder(self) / MANIFEST).read_bytes())

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from time import sleep, time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import optuna
@@ -32,15 +32,13 @@ from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
 from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
 from specexp.sweep.one_process import OneProcess
+from specexp.sweep.prepared import PreparedStudy
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, open_storage, own_study, retry_lost
+from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
-
-if TYPE_CHECKING:
-    from specexp.sweep.prepared import PreparedStudy
-    from specexp.sweep.study_config import StudyConfig
-    from specexp.sweep.trials import Candidate
+from specexp.sweep.trials import Candidate
 
 WORKER = "worker "
 """Prefix of the study attributes that name the study's workers."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import BEST, resolve
-from specexp.bench.experiment import check_experiment
+from specexp.bench.experiment import check_experiment, rehearse
 from specexp.config import Config, check_rows
 from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.named_artifacts import local
@@ -23,6 +23,7 @@ from specexp.config.next_step import (
     model_options,
     trust_options,
 )
+from specexp.report.publish import is_study
 from specexp.servers.options import ENDPOINT, watches_server
 
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
@@ -68,7 +69,6 @@ def _act(config: Config, dry_run: bool) -> int:
         print(f"{type(engine_to_verify(config)).__name__}: tokens with speculation are compared with tokens without it")
         return 0
     if dry_run:
-        from specexp.bench.experiment import rehearse
         from specexp.verify.run import check_owner, claims_of, our_arms
 
         kept, skipped = our_arms(config)
@@ -87,8 +87,6 @@ def _act(config: Config, dry_run: bool) -> int:
         options = [*model_options(config), *trust_options(config)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        from specexp.report.publish import is_study
-
         artifact = artifact_again(config, config.artifact) if config.artifact else {}
         taken = is_study(Path(config.output, config.name))
         name = {"name": f"{config.name}-artifact"} if taken else {}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specexp.base.messages import counted, first_line
-from specexp.engines.engine import EngineError
+from specexp.bench.arm import eos_of
+from specexp.bench.equality import first_difference, near_tie_of
+from specexp.bench.experiment import load_prompts, use_threads
+from specexp.config import Config, apply_overrides, build_engine, build_pair
+from specexp.core.runtime import Runtime
+from specexp.data import Prompt
+from specexp.engines.engine import EngineError, ForeignEngine
+from specexp.models.pair import ModelPair
 from specexp.servers.verify import Compared, EndpointReport
-
-if TYPE_CHECKING:
-    from specexp.config import Config
-    from specexp.data import Prompt
-    from specexp.engines.engine import ForeignEngine
-    from specexp.models.pair import ModelPair
 
 _ROUNDING = 1e-3
 """A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
@@ -21,8 +21,6 @@ _ROUNDING = 1e-3
 
 def engine_to_verify(config: Config) -> ForeignEngine:
     """Return the configured engine. Raises ConfigError if it cannot be built or does not speculate."""
-    from specexp.config import build_engine
-
     engine: ForeignEngine = build_engine(config)
     if engine.deployed_settings() == engine.plain().deployed_settings():
         raise config.checker.error(
@@ -40,11 +38,6 @@ def verify_engine(config: Config) -> EndpointReport:
     """
     import torch
 
-    from specexp.bench.arm import eos_of
-    from specexp.bench.equality import first_difference, near_tie_of
-    from specexp.bench.experiment import load_prompts, use_threads
-    from specexp.config import apply_overrides, build_pair
-    from specexp.core.runtime import Runtime
     from specexp.engines.served_arm import EnginePool
 
     engine = engine_to_verify(config)

@@ -12,7 +12,7 @@ from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.artifacts.store import resolve
@@ -23,6 +23,7 @@ from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs, load_prompts, use_threads
 from specexp.bench.live import LiveBackend
+from specexp.bench.record import PromptRecord
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import (
     ComposedArm,
@@ -37,9 +38,13 @@ from specexp.config import (
 )
 from specexp.config.command import current_result
 from specexp.config.named_artifacts import local
+from specexp.config.schema import Verify
+from specexp.core.contracts import Verifier
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
+from specexp.data import Prompt
+from specexp.models.pair import ModelPair
 from specexp.models.sources import embedded_artifacts
 from specexp.report.progress import StageBar
 from specexp.report.publish import publish, terminal
@@ -59,13 +64,6 @@ from specexp.verify.toy import (
     sample_chunk,
     toy_vocabulary,
 )
-
-if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
-    from specexp.config.schema import Verify
-    from specexp.core.contracts import Verifier
-    from specexp.data import Prompt
-    from specexp.models.pair import ModelPair
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003

@@ -69,7 +69,7 @@ def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch):
 
 
 def test_instructions_and_a_busy_machine_are_noted(monkeypatch):
-    monkeypatch.setattr("specexp.artifacts.environment.device_name", lambda device: "Old with AVX2")
+    monkeypatch.setattr("specexp.commands.doctor.device_name", lambda device: "Old with AVX2")
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     found = by_topic(doctor.processor())
     assert "AVX2" in found["processor"].finding
