@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, cast
@@ -190,7 +190,7 @@ def paired(longer: Sequence[float | None], shorter: Sequence[float | None]) -> S
     logs = [float(np.log(one / other)) for one, other in zip(longer, shorter, strict=True) if one and other]
     if not logs:
         return Speedup.refuse("", "", "no round has both times")
-    return Speedup.of("", "", np.array(logs), MEASURED, left_out=len(longer) - len(logs))
+    return replace(Speedup.of("", "", np.array(logs), MEASURED), left_out=len(longer) - len(logs))
 
 
 def _token_seconds(answer: Sequence[StepTiming]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,6 @@ class Speedup:
         log_ratios: NDArray[np.float64],  # [n] log(baseline seconds / arm seconds), one per prompt
         clock: str,
         *,
-        left_out: int = 0,
-        disturbed: int = 0,
-        mirrored: int = 0,
         among: int = 1,
         spread: float | None = None,
         kinds: Sequence[str] = (),
@@ -72,22 +69,9 @@ class Speedup:
         mean, quantile = float(log_ratios.mean()), 1 - (1 - CONFIDENCE) / 2 / among
         error, lost = standard_error(log_ratios, kinds, spread)
         half = student(log_ratios.size + 1 - lost, quantile) * error if error else 0.0
-        ratio, lowest, highest = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
-        return cls(
-            arm,
-            baseline,
-            mean,
-            ratio,
-            lowest,
-            highest,
-            log_ratios.size,
-            left_out=left_out,
-            clock=clock,
-            disturbed=disturbed,
-            mirrored=mirrored,
-            quantile=quantile,
-            degrees_lost=lost,
-        )
+        ratio, low, high = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
+        n = log_ratios.size
+        return cls(arm, baseline, mean, ratio, low, high, n, clock=clock, quantile=quantile, degrees_lost=lost)
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
@@ -186,18 +170,8 @@ def paired_speedup(
     if reason is not None:
         return Speedup.refuse(arm, baseline, reason, left_out)
     used = clock_of(record for record, _ in pairs)
-    return Speedup.of(
-        arm,
-        baseline,
-        logs,
-        used,
-        left_out=left_out,
-        disturbed=disturbed,
-        mirrored=mirrored,
-        among=among,
-        spread=spread,
-        kinds=[*kinds.values()],
-    )
+    found = Speedup.of(arm, baseline, logs, used, among=among, spread=spread, kinds=[*kinds.values()])
+    return replace(found, left_out=left_out, disturbed=disturbed, mirrored=mirrored)
 
 
 NOTHING = "nothing can be concluded"
