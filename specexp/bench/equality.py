@@ -22,7 +22,6 @@ from specexp.core.contracts import DeterministicVerifier
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
-    import torch
 
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
@@ -245,18 +244,20 @@ def in_float32(
     records: Sequence[PromptRecord],
     most: int,
     *,
-    baseline: str = PLAIN,
     seconds: float = SECONDS,
 ) -> InFloat32 | None:
     """Decode up to ``most`` prompts again in float32, if outputs of a 16-bit target differ from plain decoding's.
 
     ``arms_of`` makes the arms for the pair with a float32 copy of the target. Returns the comparison, or the reason
     why there is none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops
-    differ, which are not compared.
+    differ, which are not compared. Groups of sequences are not compared either.
     """
-    if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
+    different = [one for one in records if one.difference is not None]
+    if different and any(one.group is not None for one in records):
+        return InFloat32(left_out="several sequences are decoded for a prompt")
+    if not any(one.dtype in ("bfloat16", "float16") for one in different):
         return None
-    references = [one for one in records if one.arm == baseline and not one.error]
+    references = [one for one in records if one.arm == PLAIN and not one.error]
     # time of plain decoding for one prompt, doubled because each weight has twice the bytes
     estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in references)
     why = _why_no_copy(pair)
@@ -299,16 +300,8 @@ def _why_no_copy(pair: ModelPair) -> str:
         return "the target is spread over devices"
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     device = torch.device(str(pair.target.device))
-    free = _free_bytes(device)
+    # on a CPU, a copy that does not fit kills the process without an exception
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed * _SPARE <= free:
         return ""
     return f"a copy of the target takes {needed / 1e9:.1f} GB, but {device} has {free / 1e9:.1f} GB left"
-
-
-def _free_bytes(device: torch.device) -> int:
-    import torch
-
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    # on a CPU, a copy that does not fit kills the process without an exception
-    return int(psutil.virtual_memory().available)

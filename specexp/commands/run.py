@@ -241,8 +241,6 @@ def _in_float32(
     from specexp.bench.live import LiveBackend
 
     different = {record.arm for record in records if record.difference is not None}
-    if is_multi_sequence(config):
-        return InFloat32(left_out="several sequences are decoded for a prompt") if different else None
 
     def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
         exact = LiveBackend.of(config, pair)

@@ -329,7 +329,8 @@ class Bench:
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         """Compare in float32 the outputs that differ from plain decoding's; None if none differ or models are away."""
-        again = different(confirmed, records)
+        names = {record.arm for record in records if record.difference is not None}
+        again = [one for one in confirmed if one.name in names]
         if not again or self.pair is None:
             return None
 
@@ -362,9 +363,3 @@ class Bench:
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         """Return additional provenance for an artifact's figures."""
         return self.backend.provenance(self._plain)
-
-
-def different(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[Confirmed]:
-    """Return the candidates with an output that differs from plain decoding's."""
-    names = {record.arm for record in records if record.difference is not None}
-    return [one for one in confirmed if one.name in names]

@@ -19,7 +19,7 @@ from specexp.data import Prompt
 from specexp.engines.engine import ForeignEngine
 from specexp.models.pair import ModelPair
 from specexp.scheduling import Serial, SerialSpeculative
-from specexp.sweep.bench import Bench, different
+from specexp.sweep.bench import Bench
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed
 from specexp.tracking.names import PLAIN
@@ -108,9 +108,3 @@ class SequencesBench(Bench):
         # One sequence at a time, so that the learned state does not depend on timing.
         arm.learn(prompts, lambda prompt: arm.decode_observed(prompt, sample=0, observe=lambda outcome: None))
         arm.remember()
-
-    @override
-    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        if not different(confirmed, records):
-            return None
-        return InFloat32(left_out="several sequences are decoded for a prompt")

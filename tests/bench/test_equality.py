@@ -216,7 +216,7 @@ def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prom
     ],
 )
 def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, monkeypatch, given, why):
-    monkeypatch.setattr("specexp.bench.equality._free_bytes", lambda device: 10**4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**4))
     found = in_float32(pair, arms_of, prompts, PARTED, **{"most": 3, **given})
     assert found == InFloat32(left_out=why)
     assert found.sentence(["tree"]) == f"Not compared in float32: {why}."
