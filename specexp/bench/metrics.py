@@ -93,11 +93,6 @@ class Metric:
         """Return the metric's name, with the prefix ``modelled_`` if it depends on modelled seconds."""
         return f"{clock.metric_prefix(used)}{self.name}" if self.clocked else self.name
 
-    @property
-    def direction(self) -> str | None:
-        """The direction for Optuna: ``maximize``, ``minimize`` or None."""
-        return {"higher": "maximize", "lower": "minimize", None: None}[self.better]
-
 
 METRICS: list[Metric] = []
 """All metrics, in the order in which tables show them. :func:`metric` adds one."""
@@ -129,10 +124,9 @@ def tokens_per_step(record: Any) -> Value:
 
 
 @metric("tokens/step", better="higher", aggregate="macro", heading="macro")
-def tokens_per_step_macro(record: Any) -> Value:
+def tokens_per_step_macro(record: PromptRecord) -> Value:
     """New tokens per target pass, averaged over the prompts' own ratios."""
-    ratio: float | None = record.tokens_per_step
-    return ratio
+    return record.tokens_per_step
 
 
 @metric("tokens/s", better="higher", clocked=True, counted=True, heading="tokens/s", digits=0)
@@ -148,10 +142,9 @@ def seconds_per_token(record: Any) -> Value:
 
 
 @metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)
-def p99_seconds_per_token(record: Any) -> Value:
+def p99_seconds_per_token(record: PromptRecord) -> Value:
     """The 99th percentile of the prompts' decode seconds per token, excluding prefill."""
-    seconds: float | None = record.seconds_per_token
-    return seconds
+    return record.seconds_per_token
 
 
 @metric("MiB", better="lower", aggregate="macro", empty=None)
@@ -161,10 +154,9 @@ def memory_mib(record: Any) -> Value:
 
 
 @metric("s", better="lower", aggregate="macro", empty=None)
-def start_seconds(record: Any) -> Value:
+def start_seconds(record: PromptRecord) -> Value:
     """Seconds until an engine's processes were ready; no value if there are none."""
-    seconds: float | None = record.start_seconds
-    return seconds
+    return record.start_seconds
 
 
 @metric("s", better="lower", aggregate="macro", empty=None)
@@ -273,8 +265,8 @@ def objectives() -> dict[str, str]:
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
     candidate); the others are the metrics for which one direction is better.
     """
-    ways = {metric.name: metric.direction for metric in METRICS}
-    return {SPEEDUP: "maximize"} | {name: way for name, way in ways.items() if way is not None}
+    ways = {"higher": "maximize", "lower": "minimize"}
+    return {SPEEDUP: "maximize"} | {one.name: ways[one.better] for one in METRICS if one.better is not None}
 
 
 def constraints() -> tuple[str, ...]:
