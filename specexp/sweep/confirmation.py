@@ -237,41 +237,31 @@ def table(
     confirmed, records = confirmation.confirmed, confirmation.records
     own = summarize(records, PLAIN)
     noun = noun_of(confirmed, records)
-    best = confirmation.winner
-    present = arm_names(records)
-    baselines = {arm: label for arm, label in BASELINES.items() if arm == PLAIN or arm in present}
     predicts = any(one.predicted is not None for one in confirmed)
     several = _is_multi_sequence(records)
     adjective = clock.adjective(own.clock)
-    columns = {
-        noun: Column(noun),
-        "nodes": Column("nodes", digits=1),
-        "tokens per step": Column("tokens per step"),
-        "tokens/s": Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
-    }
-    if predicts:
-        predictions = ("predicted tokens per step", "predicted tokens/s", "predicted speedup")
-        columns |= {key: Column(key) for key in predictions}
-    if several:
-        columns["target busy"] = Column("target busy")
-    columns["speedup"] = Column(f"{adjective}speedup", interval=True)
-    columns["equal"] = Column("equal outputs")
+    predictions = ["predicted tokens per step", "predicted tokens/s", "predicted speedup"] if predicts else []
+    heads = [
+        Column(noun),
+        Column("nodes", digits=1),
+        Column("tokens per step"),
+        Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
+        *map(Column, predictions + ["target busy"] * several),
+        Column(f"{adjective}speedup", interval=True),
+        Column("equal outputs"),
+    ]
 
     def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, speedup: Cell) -> list[Cell]:
         summary = summarize(records, arm)
-        cells: dict[str, Cell] = {noun: label, "nodes": nodes}
-        cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
+        cells: list[Cell] = [label, nodes, summary.tokens_per_step, summary.tokens_per_second]
         if predicted is not None:
             over_plain = None if predicted.over_plain is None else predicted.over_plain.unlabeled
-            figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_plain)
-            cells |= dict(zip(predictions, figures, strict=True))
+            cells += [predicted.tokens_per_step, predicted.tokens_per_second, over_plain]
+        else:
+            cells += [None] * len(predictions)
         if several:
-            groups = [record.group for record in records if record.arm == arm and record.group is not None]
-            wall = sum(group.wall_seconds for group in groups)
-            cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
-        cells["speedup"] = speedup
-        cells["equal"] = "reference" if arm == PLAIN else str(token_equality(records, arm, PLAIN))
-        return [cells.get(key) for key in columns]
+            cells.append(summary.target_utilisation)
+        return [*cells, speedup, "reference" if arm == PLAIN else str(token_equality(records, arm, PLAIN))]
 
     candidates = []
     for one in confirmed:
@@ -279,16 +269,12 @@ def table(
         fixed = "rank_paths" in one.attributes
         nodes = one.attributes["nodes"] if fixed else summarize(records, one.name).nodes_per_step
         candidates.append(row(one.name, one.label, one.predicted, nodes, one.over_plain))
-    plain = [
-        row(arm, label, predicted_plain if predicts else None, 0, 1)
-        if arm == PLAIN
-        else row(arm, label, None, 0, paired_speedup(records, arm, PLAIN))
-        for arm, label in baselines.items()
-    ]
-    pays = best.over_plain.is_faster
+    plain = [row(PLAIN, BASELINES[PLAIN], predicted_plain if predicts else None, 0, 1)]
+    if EAGER in arm_names(records):
+        plain.append(row(EAGER, BASELINES[EAGER], None, 0, paired_speedup(records, EAGER, PLAIN)))
     title = clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock)
-    shown = Table(title, list(columns.values()))
-    shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
+    shown = Table(title, heads)
+    shown.rows = [*candidates, *plain] if confirmation.winner.over_plain.is_faster else [*plain, *candidates]
     prompts = len({record.prompt_id for record in records})
     fewest = min(len({record.prompt_id for record in records if record.arm == one.name}) for one in confirmed)
     failed = failed_answers(records)
