@@ -22,7 +22,6 @@ from specexp.core.contracts import DeterministicVerifier
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
-
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair

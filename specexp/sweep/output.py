@@ -226,14 +226,14 @@ class Exporter:
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
         kind, payloads = self.export.kind, self._payloads(best) or {}
-        if self.export.kind == "engine-settings" and (forms := by_load(self.bench.config, self.confirmation)):
+        if kind == "engine-settings" and (forms := by_load(self.bench.config, self.confirmation)):
             payloads[SETTINGS]["settings"] |= forms.get(payloads[SETTINGS]["engine"], {})
         metrics = _metrics(best, self.confirmation.records)
         learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
         why, artifact, about_cold = "as configured", None, list[str]()
         if learns and not self.export.cold:
             try:
-                artifact = self._save(kind, payloads | state_payloads(self._state(best)), best, metrics, aliases)
+                artifact = self._save(payloads | state_payloads(self._state(best)), best, metrics, aliases)
             except ArtifactError as error:
                 why = f"because its learned state cannot be saved ({error})"
         if artifact is None:
@@ -246,24 +246,20 @@ class Exporter:
                     f"decoding. Once it has learned, it has {best.tokens_per_step:.2f} tokens per step, "
                     f"{best.over_plain} over plain decoding."
                 ]
-            artifact = self._save(kind, payloads, best, metrics, aliases)
+            artifact = self._save(payloads, best, metrics, aliases)
         size = artifact.content.state_bytes
         warm = f", with its learned state ({size_of(size)})" if size else ""
         return artifact, [f"{best.label} is in {artifact.folder}{warm}.", *about_cold]
 
-    def _save(
-        self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
-    ) -> LoadedArtifact:
-        config = self.bench.config
-        if kind == self.export.kind:
-            metrics = self.bench.exported_metrics(one, metrics)
+    def _save(self, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]) -> LoadedArtifact:
+        config, kind = self.bench.config, self.export.kind
         provenance = {
             "study": config.name,
             "trial": one.trial,
             "command": self.command,
             "device": self.bench.device,
             "config": {**config.to_dict(), **one.attributes["resolved"]},
-            "metrics": metrics,
+            "metrics": self.bench.exported_metrics(one, metrics),
             **self.bench.provenance(one),
         }
         fingerprint = self.bench.confirming.backend.fingerprint()
