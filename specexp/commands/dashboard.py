@@ -48,20 +48,20 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
     owner, modelled = entity or "your-entity", bool((config.get("latency") or {}).get("modelled"))
     if studies:
-        dashboard = describe_studies(owner, project, modelled)
+        dashboard = describe_studies(modelled)
     elif sweep is not None:
-        dashboard = describe_dashboard(config.name, list(sweep.space), owner, project, modelled)
+        dashboard = describe_dashboard(config.name, list(sweep.space), modelled)
     else:
-        dashboard = describe_comparison(config.name, arms, owner, project, modelled)
+        dashboard = describe_comparison(config.name, arms, modelled)
     if dry_run:
-        print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
+        print(f"{dashboard.name} -> {owner}/{project}")
         for name, panels in dashboard.sections.items():
             print(f"  {name}")
             for panel in panels:
                 print(f"    {panel.kind}" + (f": {panel.title}" if panel.title else ""))
         return 0
     try:
-        workspace = build_workspace(dashboard)
+        workspace = build_workspace(dashboard, owner, project)
     except ImportError:
         return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
     if not logged_in():
@@ -69,7 +69,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     try:
         url = str(workspace.save().url)
     except Exception as error:  # wandb-workspaces raises its own errors and those of requests and GraphQL
-        why = f"W&B refused the dashboard of {dashboard.entity}/{dashboard.project}: {first_line(error)}"
+        why = f"W&B refused the dashboard of {owner}/{project}: {first_line(error)}"
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)
     current_result().next = f"open {url}"

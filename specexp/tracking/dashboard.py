@@ -33,14 +33,12 @@ class Dashboard:
 
     name: str
     runs: tuple[str, str]  # filter for the runs shown: an attribute, ``Group`` or ``JobType``, and its value
-    entity: str
-    project: str
     speedup: str  # summary value by which runs are sorted
     pinned: tuple[str, ...]  # summary values shown next to a run's name
     sections: dict[str, list[DashboardPanel]]  # panels by heading
 
 
-def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
+def describe_studies(modelled: bool = False) -> Dashboard:
     """Return the workspace for all studies of a project, with the winners grouped by study, method, model and device.
 
     ``modelled`` selects studies with modelled seconds instead of measured ones.
@@ -54,8 +52,6 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     return Dashboard(
         f"specexp {word}studies",
         ("JobType", names.STUDY),
-        entity,
-        project,
         speedup,
         ("winner", speedup, f"{speedup}_low", f"{speedup}_high", rate),
         {
@@ -65,7 +61,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     )
 
 
-def describe_comparison(name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False) -> Dashboard:
+def describe_comparison(name: str, arms: Sequence[str], modelled: bool = False) -> Dashboard:
     """Return the workspace for an experiment that compares ``arms``. It covers all devices, models and prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
@@ -74,8 +70,6 @@ def describe_comparison(name: str, arms: Sequence[str], entity: str, project: st
     return Dashboard(
         f"specexp {name}",
         ("Group", name),
-        entity,
-        project,
         speedups[0],
         tuple(speedups),
         {
@@ -93,9 +87,7 @@ def describe_comparison(name: str, arms: Sequence[str], entity: str, project: st
     )
 
 
-def describe_dashboard(
-    study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
-) -> Dashboard:
+def describe_dashboard(study: str, searched: Sequence[str], modelled: bool = False) -> Dashboard:
     """Return the workspace for a study, with one axis for each dotted key in ``searched``.
 
     ``modelled`` specifies whether the study's seconds come from a latency profile.
@@ -109,8 +101,6 @@ def describe_dashboard(
     return Dashboard(
         f"specexp {study}",
         ("Group", study),
-        entity,
-        project,
         speedup,
         (speedup, names.NODES, names.DEPTH, TOKENS_PER_STEP),
         {
@@ -149,8 +139,8 @@ def _media(title: str, key: str) -> DashboardPanel:
     return DashboardPanel("MediaBrowser", title, {"media_keys": [key], "num_columns": 1})
 
 
-def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Build the workspace, without needing a network or account. Its ``.save()`` method publishes it.
+def build_workspace(dashboard: Dashboard, entity: str, project: str) -> Workspace:
+    """Build the workspace of a project, without needing a network or account. Its ``.save()`` method publishes it.
 
     Raises ImportError if the extra ``dashboard`` is not installed.
     """
@@ -173,8 +163,8 @@ def build_workspace(dashboard: Dashboard) -> Workspace:
         pinned_columns=[f"summary:{name}" for name in dashboard.pinned],
     )
     return ws.Workspace(
-        entity=dashboard.entity,
-        project=dashboard.project,
+        entity=entity,
+        project=project,
         name=dashboard.name,
         sections=sections,
         runset_settings=runset,

@@ -311,7 +311,7 @@ def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     trial, whole = sorted(offline_runs(tmp_path), key=lambda found: "speedup" not in found["summary"])
     logged = {key for line in records(whole["folder"], "history") for key in line["item"]}
     shown = {re.split(r"[./]", key)[0] for key in logged} | {TRIAL_TABLE}
-    dashboard = describe_dashboard("shapes", ["builder.init_args.nodes"], "me", "specexp")
+    dashboard = describe_dashboard("shapes", ["builder.init_args.nodes"])
     for panels in dashboard.sections.values():
         for panel in panels:
             options = panel.options

@@ -40,7 +40,7 @@ def experiment(tmp_path, monkeypatch):
 def test_the_workspace_compares_the_runs_of_its_study():
     keys = ["builder", "builder.init_args.nodes"]
     ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
-    workspace = build_workspace(describe_dashboard("tree_shape", keys, entity="team", project="specexp"))
+    workspace = build_workspace(describe_dashboard("tree_shape", keys), "team", "specexp")
     view = workspace._to_model()  # what save() would send; there is no public name for it
     spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
 
@@ -68,7 +68,7 @@ def test_an_experiment_without_a_sweep_has_a_workspace_of_its_arms(experiment, t
     assert main([str(compared), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "BarPlot: Speedup over plain decoding" in shown
-    described = describe_comparison("compared", ["a short chain"], "team", "specexp")
+    described = describe_comparison("compared", ["a short chain"])
     assert described.pinned == ("a short chain/speedup",)
 
 
