@@ -50,7 +50,7 @@ from specexp.sweep.plan import StudyPlan
 from specexp.sweep.prepared import PreparedStudy, chosen, result_digest
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import distinct_finished, trial_row
-from specexp.tracking.names import PLAIN
+from specexp.tracking.names import PLAIN, STUDY
 
 CONFIRM = "confirm.jsonl"
 LOADS = "loads.json"
@@ -73,9 +73,9 @@ class StudyResult:
     next: str = ""  # the next command, which follows from the verdict
 
     @staticmethod
-    def read(kept: Any) -> StudyResult:
-        """Return a result that was stored as JSON."""
-        return TypeAdapter(StudyResult).validate_python(kept)
+    def read(kept: Any) -> StudyResult | None:
+        """Return a result that was stored as JSON; None if there is none."""
+        return None if kept is None else TypeAdapter(StudyResult).validate_python(kept)
 
 
 def conclude(
@@ -251,7 +251,7 @@ def _track(study: PreparedStudy, report: Report, exported: Exported, confirmatio
     title, aliases = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
     artifacts = [Attached(one.folder, title, one.kind, aliases) for one in exported.written]
     setting = {**tracked_config(config), "method": method_of(config, winner)}
-    with study.tracker.study(config=setting) as run:
+    with study.tracker.run(name, job_type=STUDY, config=setting) as run:
         objectives = list(study.settings.objectives)
         run.table("trials", [trial_row(one, objectives) for one in study.trials.get_trials(deepcopy=False)])
         for part in report.whole():

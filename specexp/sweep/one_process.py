@@ -97,8 +97,7 @@ class OneProcess:
 
     def last_result(self, trials: optuna.Study) -> StudyResult | None:
         """Return the stored result; None if the study has not ended."""
-        kept = trials.user_attrs.get(CONCLUDED)
-        return None if kept is None else StudyResult.read(kept)
+        return StudyResult.read(trials.user_attrs.get(CONCLUDED))
 
     def join(self, trials: optuna.Study, settings: Sweep) -> int:
         """Queue the known configurations and the trials that an earlier process left running.

@@ -24,7 +24,7 @@ from specexp.bench.metrics import figure_of, violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of
-from specexp.sweep.storage import MADE_OF, own_study, storage_error
+from specexp.sweep.storage import MADE_OF, own_study, retry_lost, storage_error
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trial_queue import known_waiting, requeue
 from specexp.sweep.trials import (
@@ -167,19 +167,19 @@ class StudySearch:
         )
 
     def _optimize(self) -> None:
-        if self._ended():
-            return
-        try:
-            self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
-        except Exception as error:
-            self._recover(error)
+        while not retry_lost(self._ended) and self._full is None:
+            try:
+                self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
+                break
+            except Exception as error:
+                self._recover(error)
 
     def _recover(self, error: Exception) -> None:
         """Raise the storage's error, after an error in Optuna's loop."""
         raise storage_error(error)
 
     def _done(self) -> int:
-        return len(distinct_finished(self._trials))
+        return len(retry_lost(lambda: distinct_finished(self._trials)))
 
     def _ended(self) -> bool:
         enough = self._barren >= self._patience or self._done() >= self._settings.n_trials

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from time import sleep, time
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 import optuna
@@ -47,9 +47,6 @@ CONFIRMATIONS = ": confirmations"
 
 POLL_SECONDS = 2.0
 """Seconds between checks of whether other workers are still measuring."""
-
-
-Result = TypeVar("Result")
 
 
 class Workers(OneProcess):
@@ -106,8 +103,7 @@ class Workers(OneProcess):
 def last_result(confirmations: optuna.Study) -> StudyResult | None:
     """Return the last result of a study; None if the study has not ended."""
     ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
-    kept = next(filter(None, reversed(ends)), None)
-    return None if kept is None else StudyResult.read(kept)
+    return StudyResult.read(next(filter(None, reversed(ends)), None))
 
 
 def sign_in(study: optuna.Study, settings: Sweep) -> int:
@@ -141,19 +137,6 @@ class SharedSearch(StudySearch):
     """
 
     _current: int | None = None  # number of the running trial
-
-    @override
-    def _optimize(self) -> None:
-        while not retry_lost(self._ended) and self._full is None:
-            try:
-                self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
-                break
-            except Exception as error:
-                self._recover(error)
-
-    @override
-    def _done(self) -> int:
-        return retry_lost(super()._done)
 
     @override
     def __call__(self, trial: Trial) -> list[float]:
@@ -255,10 +238,10 @@ def in_turn(
     trials: optuna.Study,
     confirmations: optuna.Study,
     search: Callable[[], None],
-    kept: Callable[[], Result | None],
-    confirm: Callable[[Claim], Result],
+    kept: Callable[[], StudyResult | None],
+    confirm: Callable[[Claim], StudyResult],
     say: Callable[[str], None],
-) -> Result | None:
+) -> StudyResult | None:
     """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
 
     If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes nothing.
@@ -268,7 +251,7 @@ def in_turn(
         kept: Returns the stored result of the study; None if there is something to confirm.
     """
 
-    def claimed(claim: Claim) -> Result:
+    def claimed(claim: Claim) -> StudyResult:
         if others_running(trials):
             say("Waiting for the last trials of the other workers before the best trials are confirmed.")
         while others_running(trials) or known_waiting(trials):
@@ -284,13 +267,13 @@ def in_turn(
         return None
 
 
-def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], Result]) -> Result:
+def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], StudyResult]) -> StudyResult:
     """Claim the confirmation and return the result of ``confirm``; raises TakenOverError if another worker has it.
 
     The claim of a dead worker expires.
     """
     number = -1
-    results: list[Result] = []
+    results: list[StudyResult] = []
     problems: list[Exception] = []
 
     def claimed(trial: Trial) -> float:
