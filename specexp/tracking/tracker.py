@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import type_and_line
 from specexp.tracking.mode import Mode, project_of, resolve_mode, take_over
-from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, table_columns, to_json
+from specexp.tracking.names import PARAMETERS, STATE, nest_parameters, table_columns, to_json
 
 if TYPE_CHECKING:
     import wandb
@@ -201,12 +201,8 @@ class Tracker:
         name = f"{self.name}-{number:03d}"
         return self.run(f"{name}: {what}" if what else name, job_type="trial", config=whole)
 
-    def study(self, config: Mapping[str, Any] | None = None) -> TrackedRun:
-        """Start the run of the whole study, with its trial table, pictures and exported artifact."""
-        return self.run(self.name, job_type=STUDY, config=config)
-
     def run(self, name: str, job_type: str = "run", config: Mapping[str, Any] | None = None) -> TrackedRun:
-        """Start another run of the group, such as the run for the arms of ``specexp.run``."""
+        """Start another run of the group, such as that of a whole study, or that for the arms of ``specexp.run``."""
         run = None
         if self.mode == "online":
             self.mode = "offline"  # remains offline if the server cannot be reached

@@ -173,7 +173,7 @@ def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
     (exported / "artifact.json").write_text('{"kind": "static-tree"}')
     Figure(figsize=(1, 1)).savefig(tmp_path / "tree.png")
     tracker = Tracker("tree_shape", tmp_path / "runs")
-    with tracker.study({"question": "Which tree?"}) as run:
+    with tracker.run("tree_shape", "study", {"question": "Which tree?"}) as run:
         run.table("trials", [{"number": 0, "speedup": 1, "tree": [[0]]}, {"number": 1, "speedup": 1.5, "note": "x"}])
         run.picture("tree", tmp_path / "tree.png")
         run.artifact(exported, "tree shape/4 bit", "static-tree", ("latest", "best"))
@@ -215,7 +215,7 @@ import sys
 from pathlib import Path
 from specexp.tracking.tracker import Tracker
 tracker = Tracker("study", Path({str(tmp_path)!r}) / "runs", mode="disabled")
-with tracker.trial(0, {{"nodes": 4}}) as trial, tracker.study() as study:
+with tracker.trial(0, {{"nodes": 4}}) as trial, tracker.run("whole", "study") as study:
     trial.log({{"speedup": 1.0}})
     study.table("trials", [{{"number": 0}}])
     study.artifact("nowhere", "tree", "static-tree", ())
