@@ -163,7 +163,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
     shown.notes += [engines_note({one.label: one.parts for one in settings})] * bool(settings)
     shown.notes += preparation.notes()
     titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
-    found = [*sentences(confirmed, records), *study.bench.sentences(winner)]
+    found = [*sentences(confirmation), *study.bench.sentences(winner)]
     found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
     count, unmeasured = _methods(study)
     of_methods = f" Measured: {count - len(unmeasured)} of {counted(count, 'method')}." if count else ""
@@ -195,7 +195,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
             **({LOADS: json.dumps(forms, indent=1) + "\n"} if forms else {}),
         },
         sentences=found,
-        answer=answer(confirmed, records, least) + of_methods,
+        answer=answer(confirmation, least) + of_methods,
         limits=limited,
         proof=proof_of(records, [one.name for one in confirmed], PLAIN),
         charts=charts_of(trials, study.settings, confirmation, texts),

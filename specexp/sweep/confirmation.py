@@ -75,17 +75,20 @@ class Confirmation:
 
     @property
     def winner(self) -> Confirmed:
-        """See :func:`winner_of`."""
-        return winner_of(self.confirmed)
+        """The fastest candidate that is shown to be faster than plain decoding, or else the fastest."""
+        return next((one for one in self.confirmed if one.over_plain.is_faster), self.confirmed[0])
 
+    @property
+    def is_multi_sequence(self) -> bool:
+        """Whether several sequences were decoded for each prompt."""
+        return any(record.group is not None for record in self.records)
 
-def winner_of(confirmed: Sequence[Confirmed]) -> Confirmed:
-    """Return the fastest candidate that is shown to be faster than plain decoding, or else the fastest.
-
-    Args:
-        confirmed: The candidates, fastest first.
-    """
-    return next((one for one in confirmed if one.over_plain.is_faster), confirmed[0])
+    @property
+    def noun(self) -> str:
+        """The word that sentences use for a candidate: ``method``, ``setting`` or ``tree``."""
+        if any(one.choice is not None for one in self.confirmed):
+            return "method"
+        return "setting" if self.is_multi_sequence else "tree"
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
@@ -236,13 +239,12 @@ def table(
     """
     confirmed, records = confirmation.confirmed, confirmation.records
     own = summarize(records, PLAIN)
-    noun = noun_of(confirmed, records)
     predicts = any(one.predicted is not None for one in confirmed)
-    several = _is_multi_sequence(records)
+    several = confirmation.is_multi_sequence
     adjective = clock.adjective(own.clock)
     predictions = ["predicted tokens per step", "predicted tokens/s", "predicted speedup"] if predicts else []
     heads = [
-        Column(noun),
+        Column(confirmation.noun),
         Column("nodes", digits=1),
         Column("tokens per step"),
         Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
@@ -302,23 +304,23 @@ def table(
     return shown
 
 
-def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
+def sentences(confirmation: Confirmation) -> list[str]:
     """Compare the winner with the best of each other choice, or with the best chain and every known configuration."""
-    winner = winner_of(confirmed)
+    confirmed, winner = confirmation.confirmed, confirmation.winner
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
         others = {f"the best confirmed of {one.choice} ({one.name})": one for one in reversed(best.values())}
     else:
-        chains = [] if _is_multi_sequence(records) else [one for one in confirmed if one.is_chain]
+        chains = [] if confirmation.is_multi_sequence else [one for one in confirmed if one.is_chain]
         others = {f"the best chain ({one.name})": one for one in chains[:1]}
         known = [one for one in confirmed if not one.name.startswith("trial ") and one not in chains]
         others |= {one.name: one for one in known if one is not winner}
     found = []
     for kind, other in others.items():
         if other is winner:
-            found.append(f"The fastest {noun_of(confirmed, records)} is {kind}.")
+            found.append(f"The fastest {confirmation.noun} is {kind}.")
             continue
-        paired = paired_speedup(records, winner.name, other.name)
+        paired = paired_speedup(confirmation.records, winner.name, other.name)
         if paired.refused is not None:
             found.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
         else:
@@ -328,25 +330,25 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     return found
 
 
-def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], least_gain: float = LEAST_GAIN) -> str:
+def answer(confirmation: Confirmation, least_gain: float = LEAST_GAIN) -> str:
     """Return the verdict on the winner, with warnings if replay mispredicted a speedup or the machine was busy."""
-    best = winner_of(confirmed)
+    best = confirmation.winner
     verdict = verdict_sentence(best.label, best.over_plain, least_gain=least_gain)
     if best.over_plain.is_faster:
         verdict = f"{verdict.removesuffix('.')}, with the same output."
-    return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, PLAIN))))
+    return " ".join(filter(None, (misprediction(confirmation), verdict, busy_machine_of(confirmation.records, PLAIN))))
 
 
-def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
+def misprediction(confirmation: Confirmation) -> str | None:
     """Return a warning if replay was wrong about a speedup by more than 10 %, otherwise None.
 
     It names the winner if the winner's prediction is wrong, otherwise the candidate with the largest error.
     """
-    wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
+    wrong = [one for one in confirmation.confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
     if not wrong:
         return None
     furthest = max(wrong, key=lambda one: abs(one.predicted_error or 0))
-    worst = next((one for one in wrong if one is winner_of(confirmed)), furthest)
+    worst = next((one for one in wrong if one is confirmation.winner), furthest)
     assert worst.predicted is not None
     assert worst.predicted.over_plain is not None
     clocked = "live" if worst.over_plain.clock == MEASURED else "with live steps timed by the same profile"
@@ -354,14 +356,3 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
         f"{worst.predicted.over_plain.unlabeled}, but {clocked} it is {worst.over_plain}."
     )
-
-
-def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the word that sentences use for a candidate: ``method``, ``setting`` or ``tree``."""
-    if any(one.choice is not None for one in confirmed):
-        return "method"
-    return "setting" if _is_multi_sequence(records) else "tree"
-
-
-def _is_multi_sequence(records: Sequence[PromptRecord]) -> bool:
-    return any(record.group is not None for record in records)

@@ -19,7 +19,7 @@ from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import build_data, load_config
 from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
-from specexp.sweep.confirmation import winner_of
+from specexp.sweep.confirmation import Confirmation, Watch
 from specexp.sweep.trials import Confirmed
 
 
@@ -176,7 +176,7 @@ def test_the_winner_is_the_fastest_that_is_shown_to_be_faster(first, second, win
         for number, name in enumerate(("first", "second"))
     ]
     found.sort(key=lambda one: -one.over_plain.mean_log_ratio)
-    assert winner_of(found).name == winner
+    assert Confirmation(found, records, {}, Watch()).winner.name == winner
 
 
 def test_the_interval_of_a_metric_is_over_prompts():

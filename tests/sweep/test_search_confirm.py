@@ -40,8 +40,12 @@ def measured(tree_seconds):
     return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_plain, over_eager)], records
 
 
+def confirmation(confirmed, records):
+    return Confirmation(confirmed, records, {}, Watch())
+
+
 def shown(confirmed, records):
-    return table("study", None, Confirmation(confirmed, records, {}, Watch()))
+    return table("study", None, confirmation(confirmed, records))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +64,10 @@ def test_the_answer_is_one_of_three_verdicts(seconds, text):
     first = [row["tree"] for row in found.records()]
     if text is None:
         assert first == [TREE, "plain decoding", "Hugging Face's loop (hf-eager)"]
-        assert answer(confirmed, records).endswith("as fast as plain decoding, with the same output.")
+        assert answer(confirmation(confirmed, records)).endswith("as fast as plain decoding, with the same output.")
     else:
         assert first == ["plain decoding", "Hugging Face's loop (hf-eager)", TREE]
-        assert text in answer(confirmed, records)
+        assert text in answer(confirmation(confirmed, records))
 
 
 def test_a_table_names_the_fewer_prompts_of_candidates_for_comparison():
@@ -81,15 +85,15 @@ def test_the_verdict_is_on_the_fastest_that_is_shown_to_be_faster():
     lucky = replace(steady[0], name="lucky", over_plain=chance)
     assert lucky.over_plain.ratio > steady[0].over_plain.ratio
     both = [lucky, *steady]
-    assert answer(both, records).startswith("80-node tree decodes 1.67x")
-    assert Confirmation(both, records, {}, Watch()).winner is steady[0]
+    assert answer(confirmation(both, records)).startswith("80-node tree decodes 1.67x")
+    assert confirmation(both, records).winner is steady[0]
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
 def test_the_answer_warns_of_a_busy_machine(slowest, fold):
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[0] = record("plain", 0, slowest)
-    text = answer(confirmed, records)
+    text = answer(confirmation(confirmed, records))
     sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
     assert (sentence in text) == (fold is not None)
 
@@ -117,8 +121,8 @@ def test_settings_of_groups_have_a_column_of_the_targets_use():
     found = shown(confirmed, records)
     rows = {str(row["setting"]): row["target busy"] for row in found.records()}
     assert rows == {"trial 7 (scheduled, n=3)": 0.75, "serial chain": 0.5, "plain decoding": 0.9}
-    assert any("is faster than serial chain: " in sentence for sentence in sentences(confirmed, records))
-    assert not any("best chain" in sentence for sentence in sentences(confirmed, records))
+    assert any("is faster than serial chain: " in sentence for sentence in sentences(confirmation(confirmed, records)))
+    assert not any("best chain" in sentence for sentence in sentences(confirmation(confirmed, records)))
 
 
 def searched():
@@ -147,7 +151,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
         Confirmed(name, number, (method,), CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None, method)
         for number, (name, method) in enumerate(methods)
     ]
-    text = sentences(confirmed, records)
+    text = sentences(confirmation(confirmed, records))
     assert text == [
         "trial 1 (chain) is faster than the best confirmed of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
     ]
