@@ -221,15 +221,11 @@ class InFloat32:
     of: int = 0  # number of prompts in the run
     left_out: str = ""  # why there was no comparison; empty if there was one
 
-    def equality(self, arm: str, baseline: str = PLAIN) -> Equality:
-        """Compare one arm's outputs with plain decoding's."""
-        return token_equality(self.records, arm, baseline)
-
     def sentence(self, arms: Sequence[str], baseline: str = PLAIN) -> str:
         """Return a sentence with the combined result of several arms."""
         if self.left_out:
             return f"Not compared in float32: {self.left_out}."
-        total = Equality.sum(self.equality(arm, baseline) for arm in arms)
+        total = Equality.sum(token_equality(self.records, arm, baseline) for arm in arms)
         return (
             f"In float32, where there are no near ties, {total} outputs equal plain decoding's "
             f"({self.prompts} of {counted(self.of, 'prompt')} decoded once more, outside the clock)."

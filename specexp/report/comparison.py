@@ -13,7 +13,7 @@ from specexp.bench import clock, metrics
 from specexp.bench.arm import Arm
 from specexp.bench.equality import InFloat32, near_tie_sentence, token_equality
 from specexp.bench.observers import steps_of
-from specexp.bench.record import MEASURED, PromptRecord, by_position
+from specexp.bench.record import FEWEST_TOKENS, MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import WITHIN, Summary, arm_names, breakdown, categories, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
@@ -26,8 +26,6 @@ MOST_POSITIONS = 12
 OTHERS = "others"
 CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
 """Upper bounds of the context-length columns, and the minimum number of steps for a column to be shown."""
-FEWEST_TOKENS = 8
-"""If the median answer has fewer tokens than this, a warning is printed."""
 BUSY_FOLD = 4.0
 """The machine counts as busy if plain decoding's time per token varies by at least this factor between prompts."""
 
@@ -72,7 +70,7 @@ def results_table(
         else:
             cells["equal outputs"] = str(token_equality(records, name, baselines[0]))
             if again is not None:
-                cells["equal in float32"] = str(again.equality(name, baselines[0]))
+                cells["equal in float32"] = str(token_equality(again.records, name, baselines[0]))
         table.add(cells)
     theirs = [item for item in published if "category" not in item]
     for item in theirs:

@@ -19,6 +19,7 @@ from specexp.bench.equality import (
     in_float32,
     near_tie_of,
     near_tie_sentence,
+    token_equality,
 )
 from specexp.bench.live import DecoderArm
 from specexp.bench.record import Difference
@@ -185,7 +186,7 @@ def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, pr
     found = in_float32(pair, arms_of, prompts, PARTED, most=3)
     assert [arm.dtype for arm in arms_of.made] == ["float32"] * 2
     assert pair.target.dtype == torch.bfloat16
-    assert str(found.equality("tree")) == "3/3"
+    assert str(token_equality(found.records, "tree")) == "3/3"
     assert found.sentence(["tree"]) == (
         "In float32, where there are no near ties, 3/3 outputs equal plain decoding's (3 of 8 prompts decoded once "
         "more, outside the clock)."
@@ -204,7 +205,7 @@ def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prom
     fast = [dataclasses.replace(one, decode_seconds=0.0) for one in PARTED]
     short = in_float32(pair, arms_of, prompts, fast, most=8, seconds=0.0)
     assert short.prompts == 1
-    assert str(short.equality("tree")) == "1/1"
+    assert str(token_equality(short.records, "tree")) == "1/1"
 
 
 @pytest.mark.parametrize(

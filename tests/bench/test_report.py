@@ -28,7 +28,7 @@ from specexp.bench.metrics import (
     objectives,
     violation,
 )
-from specexp.bench.record import Difference, PromptRecord, SequenceGroup
+from specexp.bench.record import FEWEST_TOKENS, Difference, PromptRecord, SequenceGroup
 from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, student, summarize
 from specexp.builders import Chain
 from specexp.commands.run_report import curves_of, summary_of
@@ -36,7 +36,6 @@ from specexp.config import load_config
 from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup
 from specexp.report.comparison import (
-    FEWEST_TOKENS,
     acceptance_table,
     category_table,
     context_table,
