@@ -22,8 +22,8 @@ from specexp.bench.record import (
 )
 from specexp.config.schema import Generation as Generation
 from specexp.core.context import loop_of
+from specexp.core.outcome import PHASES, Outcome
 from specexp.core.parts import Parts, parts_in
-from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from specexp.core.contracts import Drafter, Verifier
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
-    from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.core.context import repeats
-from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
+from specexp.core.outcome import PHASES
+from specexp.tracking.names import MODELLED, PHASE_PREFIX, SPEEDUP
 
 
 class Share(NamedTuple):

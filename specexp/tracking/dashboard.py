@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specexp.core.outcome import PHASES
 from specexp.tracking import names
 from specexp.tracking.names import MODELLED, PLAIN, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
@@ -95,7 +96,7 @@ def describe_dashboard(study: str, searched: Sequence[str], modelled: bool = Fal
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
     called = speedup.replace("_", " ")
-    phases = [before + names.PHASE_PREFIX + phase for phase in names.PHASES]
+    phases = [before + names.PHASE_PREFIX + phase for phase in PHASES]
     seconds = f"{word}seconds"
     importance = DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup})
     return Dashboard(

@@ -17,8 +17,6 @@ MODELLED = "modelled_"
 """Prefix of figures based on seconds from a latency profile instead of measured seconds."""
 PHASE_PREFIX = "seconds/"
 """Prefix of the seconds per phase of a step."""
-PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The phases of a step, as in :data:`specexp.core.outcome.PHASES`, which cannot be imported without loading torch."""
 PLAIN, EAGER = "plain", "hf-eager"
 """Names of the arms that decode without drafting: in our loop, and in Hugging Face's."""
 FORMERLY_PLAIN = "engine"

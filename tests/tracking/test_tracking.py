@@ -18,12 +18,12 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.bench.metrics import figures_of
-from specexp.core.outcome import PHASES as PHASES_OF_A_STEP
+from specexp.core.outcome import PHASES
 from specexp.report.publish import Report, publish
 from specexp.report.sections import folding_tree, prompts_shown
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
 from specexp.tracking.mode import logged_in, resolve_mode
-from specexp.tracking.names import PHASES, nest_parameters, parameter_key, table_columns, to_json
+from specexp.tracking.names import nest_parameters, parameter_key, table_columns, to_json
 from specexp.tracking.tracker import Tracker
 
 
@@ -98,10 +98,6 @@ def test_a_column_has_one_type() -> None:
     columns, rows = table_columns([{"a": 1, "b": "x", "c": True}, {"a": 2.5, "b": [0, 1]}, {"b": 3}])
     assert columns == ["a", "b", "c"]
     assert rows == [[1, "x", True], [2.5, "[0, 1]", None], [None, "3", None]]
-
-
-def test_the_phases_are_the_engine_s() -> None:
-    assert PHASES == PHASES_OF_A_STEP
 
 
 PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}
