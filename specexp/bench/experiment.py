@@ -131,12 +131,10 @@ def baselines_of(config: Config) -> list[str]:
 def check_tasks(config: Config) -> None:
     """Read the files of reasoning tasks before models are loaded. Raises ConfigError if one cannot be read."""
     tasks = build_task_items(config)
-    try:
+    key = ("data", "prompts", "init_args", "tasks")
+    with restated(ValueError, lambda error: config.checker.error(key, f": {first_line(error)}")):
         if tasks is not None:
             _ = tasks.problems
-    except ValueError as error:
-        key = ("data", "prompts", "init_args", "tasks")
-        raise config.checker.error(key, f": {first_line(error)}") from error
 
 
 def is_plain(config: Config) -> bool:
