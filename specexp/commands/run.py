@@ -108,7 +108,7 @@ def _act(
     check_here(config)
     if not is_replayed(config):
         check_rows(config)
-    folder = _folder_of(config)
+    folder = config.output / config.name
     check_run_folder(config, folder)
     missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]
     if dry_run:
@@ -133,15 +133,11 @@ def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
     status = 0
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
-        where = _folder_of(config) / RECORDS
+        where = config.output / config.name / RECORDS
         status = fail(f"{failed}; the table shows the other outputs, and {where} has the reason for each", 1)
     if wrong is not None:
         status = fail(f"{wrong}: this is not lossless, so its speed does not count", 1)
     return status
-
-
-def _folder_of(config: Config) -> Path:
-    return Path(config.output, config.name)
 
 
 def _rehearse(config: Config) -> None:
@@ -176,7 +172,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     from specexp.commands.run_report import report
     from specexp.report.publish import publish, tracked_config, tracker_of
 
-    folder = _folder_of(config)
+    folder = config.output / config.name
     warn_of_load(config)
     with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
         with restated(OSError, lambda error: unwritable(config, folder, error)):
@@ -290,7 +286,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     """
     from specexp.bench.live import LiveBackend
 
-    folder = shard.folder(_folder_of(config))
+    folder = shard.folder(config.output / config.name)
     with _opened(config) as (trainer, backend, experiment, data):
         arms = [arm for arm in experiment.arms if isinstance(arm, LearningArm) and arm.parts.keeps_learning]
         why = [f"arm {arm.name!r} learns from prompt to prompt" for arm in arms]
