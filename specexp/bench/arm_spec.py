@@ -9,17 +9,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from specexp.artifacts import kind_for
+from specexp.artifacts import Fingerprint, kind_for
 from specexp.base.messages import first_line, restated
 from specexp.bench.arm import Arm, LearningArm
-from specexp.config import Config, ConfigError, build_data, build_parts
+from specexp.config import Config, ConfigError, Generation, build_data, build_parts
 from specexp.config.artifacts import save_artifact
 from specexp.core.parts import Parts
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
-    from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.config.schema import Generation
     from specexp.core.contracts import Verifier
     from specexp.core.latency import LatencyProfile
     from specexp.scheduling import Execution

@@ -10,7 +10,6 @@ from itertools import zip_longest
 from math import frexp
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -19,12 +18,10 @@ from specexp.base.messages import counted, type_and_line
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.record import Difference, PromptRecord
 from specexp.core.contracts import DeterministicVerifier
+from specexp.core.outcome import Outcome
+from specexp.data import Prompt
+from specexp.models.pair import ModelPair
 from specexp.tracking.names import PLAIN
-
-if TYPE_CHECKING:
-    from specexp.core.outcome import Outcome
-    from specexp.data import Prompt
-    from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
 """The largest gap in float32 at which rounding in passes of different sizes occasionally leads to different tokens."""

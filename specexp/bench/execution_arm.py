@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from specexp.bench.arm import LearningArm, eos_of, sequence_name
+from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
+from specexp.core.loop import OutcomeObserver
 from specexp.core.outcome import PHASES, Outcome
 from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
+from specexp.data import Prompt
 from specexp.data.searches.search import Continuations, Search, SearchResult
+from specexp.data.task_items import Problem
 from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.data.workload import first_turn_ids
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from specexp.bench.arm_spec import ArmSpec
-    from specexp.core.loop import OutcomeObserver
-    from specexp.core.runtime import Runtime
-    from specexp.data import Prompt
-    from specexp.data.task_items import Problem
 
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]

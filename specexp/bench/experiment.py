@@ -14,6 +14,8 @@ from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line, restated
 from specexp.bench.arm import Arm, LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
+from specexp.bench.metrics import METRICS
+from specexp.bench.observers import Observer
 from specexp.config import (
     ComposedArm,
     Config,
@@ -30,14 +32,14 @@ from specexp.config import (
     is_multi_sequence,
     prompt_errors,
 )
+from specexp.core.parts import Parts
+from specexp.data import LoadedPrompts, Prompt, PromptSetError
 from specexp.models.gguf import runs_in_llama_cpp
+from specexp.models.pair import ModelPair
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
-    from specexp.bench.observers import Observer
-    from specexp.data import LoadedPrompts, Prompt
-    from specexp.models.pair import ModelPair
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
@@ -55,8 +57,6 @@ class ExperimentArms:
 
 
 def _check_published(config: Config) -> None:
-    from specexp.bench.metrics import METRICS  # imports torch
-
     numbers = {"speedup", *(metric.name for metric in METRICS)}
     for number, row in enumerate(config.published):
         at = ("published", str(number))
@@ -144,7 +144,6 @@ def is_plain(config: Config) -> bool:
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
     """Return the specifications of plain decoding, Hugging Face's loop if it is a baseline, and the file's arms."""
-    from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 
     composed = check_experiment(config) if composed is None else composed
@@ -286,7 +285,6 @@ def rehearse(config: Config) -> LiveBackend:
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer
-    from specexp.data import PromptSetError
 
     check_tasks(config)
     if config.get("trainer"):  # importing Lightning takes seconds

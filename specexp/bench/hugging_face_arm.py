@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
-from transformers.generation import StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
@@ -21,20 +21,14 @@ from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
 from specexp.core.context import repeats
-from specexp.core.contracts import ArgmaxVerifier
+from specexp.core.contracts import ArgmaxVerifier, Verifier
 from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
+from specexp.core.latency import LatencyProfile
 from specexp.core.noise import GumbelStream, place_key
-from specexp.core.outcome import GenerationResult
+from specexp.core.outcome import FinishReason, GenerationResult
+from specexp.data import Prompt
 from specexp.verifiers import KeyedSampling
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specexp.core.contracts import Verifier
-    from specexp.core.latency import LatencyProfile
-    from specexp.core.outcome import FinishReason
-    from specexp.data import Prompt
 
 _LOWEST = -1e30
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
+from transformers import PreTrainedTokenizerBase
 
 from specexp.bench import clock
 from specexp.bench.equality import InFloat32, proof_of
+from specexp.bench.experiment import ExperimentArms
 from specexp.bench.metrics import figures_of
+from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import (
     LEAST_GAIN,
@@ -28,6 +33,7 @@ from specexp.config.next_step import (
     init_options,
     more_prompts,
 )
+from specexp.data import LoadedPrompts
 from specexp.engines.settings import engines_note
 from specexp.report.analysis import Analysis
 from specexp.report.comparison import (
@@ -48,14 +54,6 @@ from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup
 from specexp.report.publish import Report
 from specexp.report.sections import prompts_shown, ratios_chart, texts_of
 from specexp.tracking.names import PLAIN, SPEEDUP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from transformers import PreTrainedTokenizerBase
-
-    from specexp.bench.experiment import ExperimentArms
-    from specexp.bench.record import PromptRecord
-    from specexp.data import LoadedPrompts
 
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
 """Axis labels, keyed by argument, because builders have different names for the number of nodes."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from specexp.bench.observers import Observer
-
-if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
-    from specexp.core.parts import Parts
-    from specexp.report.publish import Report
+from specexp.bench.record import PromptRecord
+from specexp.core.parts import Parts
+from specexp.report.publish import Report
 
 
 class Analysis(Observer):

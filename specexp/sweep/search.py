@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from time import time
-from typing import TYPE_CHECKING
 
 import optuna
 from optuna import Trial
@@ -22,6 +21,7 @@ from specexp.base.messages import first_line
 from specexp.base.start import masked
 from specexp.bench.metrics import figure_of, violation
 from specexp.config.sweep import Sweep
+from specexp.sweep.bench import Bench
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of
 from specexp.sweep.storage import MADE_OF, own_study, retry_lost, storage_error
@@ -37,9 +37,6 @@ from specexp.sweep.trials import (
     reason_of,
 )
 from specexp.tracking.names import SPEEDUP
-
-if TYPE_CHECKING:
-    from specexp.sweep.bench import Bench
 
 PATIENCE = 50
 """A search ends after this many trials in a row without a new configuration, or after 2 * n_trials if that is more."""
