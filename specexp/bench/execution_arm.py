@@ -58,6 +58,7 @@ class Solver:
     max_new_tokens: int | None = None  # token limit per generation; None uses the task's own limits
     chat_template: bool = False  # whether prompts are formatted with the tokenizer's chat template
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    problems: Mapping[str, Problem] = field(default_factory=dict)  # the task items, by prompt id
 
     def solve(
         self,
@@ -143,17 +144,12 @@ def _dotted(path: Sequence[int]) -> str:
 class ExecutionArm(LearningArm):
     """An arm that uses an execution strategy. The processes that it starts run until :meth:`close`.
 
-    ``problems`` maps prompt ids to task items, which are solved by search. Any other prompt is continued by a group of
-    ``samples`` sequences. Raises ValueError if the strategy cannot execute the parts.
+    The solver's problems are solved by search. Any other prompt is continued by a group of ``samples`` sequences.
+    Raises ValueError if the strategy cannot execute the parts.
     """
 
     def __init__(
-        self,
-        spec: ArmSpec,
-        model: Runtime,
-        tokenizer: PreTrainedTokenizerBase,
-        problems: Mapping[str, Problem] | None = None,
-        solver: Solver | None = None,
+        self, spec: ArmSpec, model: Runtime, tokenizer: PreTrainedTokenizerBase, solver: Solver | None = None
     ) -> None:
         parts = spec.parts
         execution = spec.execution
@@ -166,7 +162,6 @@ class ExecutionArm(LearningArm):
         self.model = model
         self.execution = execution
         self.tokenizer = tokenizer
-        self.problems = dict(problems or {})
         self.solver = solver
         self.dtype = model.precision
         self.device = model.placement
@@ -242,9 +237,9 @@ class ExecutionArm(LearningArm):
         observers: Sequence[OutcomeObserver] = (),
     ) -> tuple[Sequence[tuple[str, Run]], Solution | None]:
         """Search for the answer to a task item, or continue any other prompt; return the runs by component."""
-        if self.solver is not None and prompt.prompt_id in self.problems:
+        if self.solver is not None and prompt.prompt_id in self.solver.problems:
             limits: dict[str, Any] = {"sample": sample, "max_new_tokens": max_new_tokens}
-            task, item = self.problems[prompt.prompt_id]
+            task, item = self.solver.problems[prompt.prompt_id]
             solution = self.solver.solve(task, item, executor, observers=observers, **limits)
             return solution.runs, solution
         most = max_new_tokens or self.generation.max_new_tokens

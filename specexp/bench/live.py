@@ -106,19 +106,15 @@ class DecoderArm(LearningArm):
 class LiveBackend(Backend):
     """A backend that loads a pair of models once. All arms share the target's cache and its single self-check.
 
-    ``problems`` maps prompt ids to task items. Multi-sequence arms solve these by search, and continue all other
-    prompts.
+    Multi-sequence arms solve the solver's problems by search, and continue all other prompts.
     """
 
-    def __init__(
-        self, pair: ModelPair, problems: Mapping[str, Problem] | None = None, solver: Solver | None = None
-    ) -> None:
+    def __init__(self, pair: ModelPair, solver: Solver | None = None) -> None:
         self.pair = pair
         self.model = pair.target_runtime()
         self.tokenizer = pair.tokenizer
         # transformers cannot run llama.cpp's models
         self.references: Collection[str] = () if isinstance(pair.target, Runtime) else get_args(Reference)
-        self.problems = dict(problems or {})
         self.solver = solver
 
     @classmethod
@@ -132,6 +128,8 @@ class LiveBackend(Backend):
         if not is_multi_sequence(config) and problems is None:
             return cls(pair)
         generation, reasoning, data = config.generation, build_reasoning(config), config.get("data")
+        if problems is None and (tasks := build_task_items(config)) is not None:
+            problems = tasks.problems
         solver = Solver(
             reasoning.search,
             pair.tokenizer,
@@ -141,10 +139,9 @@ class LiveBackend(Backend):
             max_new_tokens=reasoning.max_new_tokens,
             chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
             template_arguments=data["chat_template_kwargs"] or {},
+            problems=problems or {},
         )
-        if problems is None and (tasks := build_task_items(config)) is not None:
-            problems = tasks.problems
-        return cls(pair, problems, solver)
+        return cls(pair, solver)
 
     @cached_property
     def draft(self) -> Runtime | None:
@@ -167,7 +164,7 @@ class LiveBackend(Backend):
             settings = {**models, **spec.settings}
             return HuggingFaceArm(spec.name, loop, self.pair.target, tokenizer, generation, **settings)
         if spec.execution is not None:
-            return ExecutionArm(spec, self.model, tokenizer, self.problems, self.solver)
+            return ExecutionArm(spec, self.model, tokenizer, self.solver)
         decoder = Decoder(self.model, *spec.parts)
         return DecoderArm(spec.name, decoder, tokenizer, generation, spec.latency, spec.controller_state)
 

@@ -229,8 +229,8 @@ def arm(model):
     def make(name, execution, parts=None):
         parts = parts or Parts(TokenRecycling(k=4), Chain(3), VERIFIER)
         spec = ArmSpec(name, Generation(), parts, execution=execution)
-        solver = Solver(BreadthFirst(1, 3), DigitTokenizer())
-        made.append(ExecutionArm(spec, model, DigitTokenizer(), problems, solver))
+        solver = Solver(BreadthFirst(1, 3), DigitTokenizer(), problems=problems)
+        made.append(ExecutionArm(spec, model, DigitTokenizer(), solver))
         return made[-1]
 
     yield make
