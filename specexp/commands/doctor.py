@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -266,14 +266,13 @@ def model(source: str) -> Iterator[Diagnosis]:
         yield Diagnosis("model", f"{source} runs in mode eager, since {error}", "note")
 
 
-def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
-    """Return all checks in the order in which they are printed."""
-    return [packages, processor, memory, devices, native, compiled, speculation, services]
+CHECKS = (packages, processor, memory, devices, native, compiled, speculation, services)
+"""All checks, in the order in which they are printed."""
 
 
 def examine() -> Iterator[Diagnosis]:
     """Yield all findings. Stop if a package is missing, because later checks would import it."""
-    for check in checks():
+    for check in CHECKS:
         problem = False  # a missing package ends the checks, but a full disk does not
         if check in (devices, native, compiled, speculation):  # these import torch, compile or decode
             print(f"{(check.__doc__ or '').partition('.')[0]} ...", file=sys.stderr, flush=True)

@@ -107,11 +107,8 @@ class TrackedRun(AbstractContextManager["TrackedRun"]):
 
     def html(self, key: str, page: str) -> None:
         """Log a complete HTML page, which W&B shows as a panel."""
-
-        def write(run: wandb.Run, library: Any) -> None:
-            run.log({key: library.Html(page, inject=False, data_is_not_path=True)})
-
-        self._write("write a page", write)
+        how = {"inject": False, "data_is_not_path": True}
+        self._write("write a page", lambda run, library: run.log({key: library.Html(page, **how)}))
 
     def artifact(self, folder: str | Path, name: str, kind: str, aliases: Sequence[str]) -> None:
         """Attach an exported artifact to the run. Its kind is W&B's ``type``.
