@@ -20,6 +20,7 @@ from specexp.data import PromptSetError
 if TYPE_CHECKING:
     from specexp.core.contracts import Verifier
     from specexp.core.latency import LatencyProfile
+    from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 
 
@@ -49,7 +50,8 @@ class ArmSpec:
 class Backend(ABC):
     """Makes the arms of an experiment, which run on loaded models, on a recording or in an engine."""
 
-    runs_models = True  # whether models run, so that any prompt can be decoded, with logits and times
+    # the models that run, so that any prompt can be decoded, with logits and times; None if none run
+    pair: ModelPair | None = None
     references: Collection[str] = ()  # names of loops other than ours that it can run
     tokenizer: Any = None  # the target's tokenizer
 

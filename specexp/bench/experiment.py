@@ -182,7 +182,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     """
     composed = check_experiment(config)
     analyses = build_analyses(config)
-    if not backend.runs_models:
+    if backend.pair is None:
         _check_without_models(config, composed, analyses)
     specs = arm_specs(config, composed)
     possible = [spec for spec in specs if spec.reference is None or spec.reference in backend.references]

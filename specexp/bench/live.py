@@ -110,7 +110,7 @@ class LiveBackend(Backend):
     """
 
     def __init__(self, pair: ModelPair, solver: Solver | None = None) -> None:
-        self.pair = pair
+        self.pair: ModelPair = pair
         self.model = pair.target_runtime()
         self.tokenizer = pair.tokenizer
         # transformers cannot run llama.cpp's models

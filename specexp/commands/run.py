@@ -22,6 +22,7 @@ from specexp.bench.arm_spec import Backend, make_arm
 from specexp.bench.equality import InFloat32, divergence, in_float32
 from specexp.bench.experiment import ExperimentArms, arm_specs, check_experiment, reordered, use_threads, warn_of_load
 from specexp.bench.record import PromptRecord, read_records, write_records
+from specexp.bench.trainer import build_trainer, interruptible
 from specexp.cluster.launch import ClusterOptions
 from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
@@ -46,7 +47,6 @@ from specexp.tracking.names import PLAIN
 if TYPE_CHECKING:
     from lightning import Trainer
 
-    from specexp.bench.live import LiveBackend
     from specexp.data import LoadedPrompts, Prompt
     from specexp.engines.served_arm import ServedBackend
     from specexp.models.pair import ModelPair
@@ -147,7 +147,6 @@ def _rehearse(config: Config) -> None:
     if not is_replayed(config):
         experiment.rehearse(config)
         return
-    from specexp.bench.trainer import build_trainer
     from specexp.replay.backend import open_replay
 
     build_trainer(config)
@@ -168,7 +167,6 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         FolderBusyError: Another process is writing to the folder; nothing was decoded.
         OSError: The results cannot be written.
     """
-    from specexp.bench.live import LiveBackend
     from specexp.commands.run_report import report
     from specexp.report.publish import publish, tracked_config, tracker_of
 
@@ -184,8 +182,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
             records = _gathered(config, folder, shards)
         else:
             records = _decode(config, experiment, data, folder / RECORDS, trainer)
-        live = backend if isinstance(backend, LiveBackend) else None
-        exact = None if live is None else _in_float32(config, live, records, data.prompts)
+        exact = None if backend.pair is None else _in_float32(config, backend.pair, records, data.prompts)
         found = report(config, experiment, records, data, backend.tokenizer, exact)
         if AGAIN in {record.arm for record in records}:
             found = replace(found, next_steps={})  # nothing follows from a comparison with itself
@@ -200,7 +197,6 @@ def _opened(
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
     """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
-    from specexp.bench.trainer import build_trainer
 
     check_tasks(config)
     trainer = build_trainer(config)
@@ -231,7 +227,7 @@ def _opened(
 
 
 def _in_float32(
-    config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
+    config: Config, pair: ModelPair, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
     """Repeat comparisons in float32 for outputs that differ from plain decoding. Return None if there are none."""
     from specexp.bench.live import LiveBackend
@@ -247,7 +243,7 @@ def _in_float32(
         plain, *arms = (arm for arm in made if isinstance(arm, LearningArm))
         return plain, arms
 
-    return in_float32(backend.pair, arms_of, prompts, records, config.float32_prompts)
+    return in_float32(pair, arms_of, prompts, records, config.float32_prompts)
 
 
 def _decode(
@@ -255,7 +251,6 @@ def _decode(
 ) -> list[PromptRecord]:
     """Decode all prompts with all arms under Lightning's Trainer, and write the records to ``path``."""
     from specexp.bench.module import EvaluationModule
-    from specexp.bench.trainer import interruptible
     from specexp.data.workload import PROMPTS
 
     use_threads(config)
@@ -284,8 +279,6 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     Raises:
         ConfigError: As for :func:`run`, or if results depend on earlier prompts.
     """
-    from specexp.bench.live import LiveBackend
-
     folder = shard.folder(config.output / config.name)
     with _opened(config) as (trainer, backend, experiment, data):
         arms = [arm for arm in experiment.arms if isinstance(arm, LearningArm) and arm.parts.keeps_learning]
@@ -300,7 +293,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         _decode(config, experiment, data, folder / RECORDS, trainer)
     place = "" if is_replayed(config) else device_name(config.pair.device)
     atomic_write(folder / WHOLE, f"{digest_of(config.to_dict())} {rendered} {place}")
-    return backend.pair if isinstance(backend, LiveBackend) else None
+    return backend.pair
 
 
 def _is_decoded(config: Config, folder: Path) -> bool:

@@ -157,8 +157,6 @@ def source_in(parts: Parts) -> RecordedSource | None:
 class ReplayBackend(Backend):
     """Backend that reads the predictions of both models from a recording. Its prompts are already tokenized."""
 
-    runs_models = False
-
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 

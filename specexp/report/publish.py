@@ -25,14 +25,13 @@ from specexp.base.messages import counted
 from specexp.config import CommandError, Config, ConfigError
 from specexp.config.command import current_result
 from specexp.models.smollm2 import described
+from specexp.report.table import Table
+from specexp.tracking.tracker import TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.text import Text
-
-    from specexp.report.table import Table
-    from specexp.tracking.tracker import TrackedRun, Tracker
 
 _LONGEST_TAG = 64  # maximum length of a W&B tag, in characters
 PAGE = "report.html"
@@ -262,8 +261,6 @@ def _chart_library() -> Markup:
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
     """Return a command's W&B tracker as configured in the ``tracking`` section, with tags for model and device."""
-    from specexp.tracking.tracker import Tracker
-
     tracking = config.tracking.model_dump()
     model = Path(config.pair.target).name
     tags = dict.fromkeys([*tracking.pop("tags"), model, config.pair.device])

@@ -76,17 +76,11 @@ class Bench:
     tracks_trials = True
     is_comparable = True
 
-    def __init__(
-        self,
-        config: StudyConfig,
-        backend: Backend,
-        latency: LatencyProfile | None,
-        pair: ModelPair | None = None,
-    ) -> None:
+    def __init__(self, config: StudyConfig, backend: Backend, latency: LatencyProfile | None) -> None:
         self.config = config
         self.backend = backend
         self.latency = latency
-        self.pair = pair
+        self.pair = backend.pair
         self.samples = config.generation.samples
         self.confirming = self
         self.tick: Callable[[], None] = lambda: None
@@ -335,7 +329,7 @@ class Bench:
             return None
 
         def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
-            exact = Bench(self.config, LiveBackend.of(self.config, pair), self.latency, pair)
+            exact = Bench(self.config, LiveBackend.of(self.config, pair), self.latency)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
         most = self.config.float32_prompts

@@ -17,6 +17,7 @@ from specexp.config import Config, build_engine, build_execution, build_parts
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.engines.engine import ForeignEngine
+from specexp.engines.served_arm import ServedBackend
 from specexp.models.pair import ModelPair
 from specexp.scheduling import Serial, SerialSpeculative
 from specexp.sweep.bench import Bench
@@ -34,7 +35,7 @@ def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
         return EngineBench(config, pair)
     if config.multi_sequence:
         return SequencesBench(config, pair)
-    return Bench(config, LiveBackend.of(config, pair), latency, pair)
+    return Bench(config, LiveBackend.of(config, pair), latency)
 
 
 class EngineBench(Bench):
@@ -43,10 +44,8 @@ class EngineBench(Bench):
     is_comparable = False  # engines count steps in their own way
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
-        from specexp.engines.served_arm import ServedBackend
-
         engine = build_engine(config)  # rejects wrong settings before models are loaded
-        super().__init__(config, ServedBackend.of(config, pair), None, pair)
+        super().__init__(config, ServedBackend.of(config, pair), None)
         self.samples *= len(engine.loads)
 
     @override
@@ -89,7 +88,7 @@ class SequencesBench(Bench):
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         problems = config.problems()
-        super().__init__(config, LiveBackend.of(config, pair, problems), None, pair)
+        super().__init__(config, LiveBackend.of(config, pair, problems), None)
         if not problems:
             self.samples = 1
 

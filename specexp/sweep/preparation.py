@@ -16,6 +16,7 @@ from specexp.models.pair import ModelPair
 from specexp.sweep.bench import Bench
 from specexp.sweep.live_benches import live_bench
 from specexp.sweep.output import payloads_of
+from specexp.sweep.replay_bench import ReplayBench
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
@@ -119,8 +120,6 @@ def open_bench(config: StudyConfig, settings: Sweep, pair: ModelPair | None = No
     latency = config.latency()
     if latency is None or not config.replayed:
         return live_bench(config, pair or build_pair(config), latency)
-    from specexp.sweep.replay_bench import ReplayBench
-
     return ReplayBench(config, latency, confirms=settings.confirm is not None)
 
 

@@ -26,6 +26,7 @@ from specexp.config import (
     recording_folder,
 )
 from specexp.config.load import COUNTS, with_counts, with_prompts_of
+from specexp.replay.format.recording import MANIFEST
 
 if TYPE_CHECKING:
     from specexp.config.sweep import Sweep
@@ -192,6 +193,4 @@ class StudyConfig(Config):
 
     def recording_digest(self) -> str:
         """Return the hash of the recording's manifest, which contains the hashes of the recording's files."""
-        from specexp.replay.format.recording import MANIFEST
-
         return sha256((recording_folder(self) / MANIFEST).read_bytes())
