@@ -19,6 +19,7 @@ from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Speedup
 from specexp.bench.verdict import left_out_sentence, prompts_needed, verdict_of
+from specexp.config import Config
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Categorical, name_of
@@ -35,21 +36,12 @@ from specexp.sweep.confirmation import (
     sentences,
     table,
 )
-from specexp.sweep.output import (
-    Deployed,
-    Exported,
-    Exporter,
-    by_load,
-    confirmed_settings,
-    method_of,
-    next_steps,
-    summary_of,
-)
+from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, next_steps, summary_of
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import StudyPlan
 from specexp.sweep.prepared import PreparedStudy, chosen, result_digest
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.trials import distinct_finished, trial_row
+from specexp.sweep.trials import Confirmed, distinct_finished, trial_row
 from specexp.tracking.names import PLAIN, STUDY
 
 CONFIRM = "confirm.jsonl"
@@ -243,6 +235,12 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
     more = more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
     return next_steps(settings, config, verdict_of(speedup, config.least_gain), more, deploys)
+
+
+def method_of(config: Config, winner: Confirmed) -> str:
+    """Return the method by which W&B groups studies: the winner's choice, or else its class of drafter or engine."""
+    part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
+    return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
 def _track(study: PreparedStudy, report: Report, exported: Exported, confirmation: Confirmation) -> None:

@@ -114,12 +114,6 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
     }
 
 
-def method_of(config: Config, winner: Confirmed) -> str:
-    """Return the method by which W&B groups studies: the winner's choice, or else its class of drafter or engine."""
-    part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
-    return winner.choice or str(part["class_path"]).rpartition(".")[2]
-
-
 @dataclass(frozen=True)
 class Deployed:
     """The artifact version to which a study's alias ``best-tree`` points, and ``best`` if the verdict is *faster*."""

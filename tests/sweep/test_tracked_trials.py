@@ -12,7 +12,8 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from specexp.bench.statistics import Speedup
 from specexp.config import load_config
 from specexp.report.publish import tracked_config
-from specexp.sweep.output import method_of, summary_of, track_trial
+from specexp.sweep.conclusion import method_of
+from specexp.sweep.output import summary_of, track_trial
 from specexp.sweep.trials import Confirmed
 from specexp.tracking.tracker import Tracker
 
