@@ -16,14 +16,7 @@ from specexp.bench.experiment import ExperimentArms
 from specexp.bench.metrics import figures_of
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
-from specexp.bench.verdict import (
-    LEAST_GAIN,
-    SpeedVerdict,
-    left_out_sentence,
-    prompts_needed,
-    verdict_of,
-    verdict_sentence,
-)
+from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of, verdict_sentence
 from specexp.config import Config, arms_of, build_builder, is_replayed
 from specexp.config.layers import PARTS
 from specexp.config.next_step import (
@@ -138,7 +131,7 @@ def _title(config: Config, paper: str = "") -> str:
     return question + paper + (", replayed" if is_replayed(config) else "")
 
 
-def answer_of(records: Sequence[PromptRecord], baseline: str, least_gain: float = LEAST_GAIN) -> str:
+def answer_of(records: Sequence[PromptRecord], baseline: str, least_gain: float) -> str:
     """Return the verdict on the fastest arm, and whether the machine was busy; empty if there is only the baseline."""
     ranked = _ranked(records, baseline)
     if not ranked:
