@@ -97,8 +97,6 @@ def describe_dashboard(study: str, searched: Sequence[str], modelled: bool = Fal
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
     called = speedup.replace("_", " ")
     phases = [before + names.PHASE_PREFIX + phase for phase in PHASES]
-    seconds = f"{word}seconds"
-    importance = DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup})
     return Dashboard(
         f"specexp {study}",
         ("Group", study),
@@ -112,10 +110,10 @@ def describe_dashboard(study: str, searched: Sequence[str], modelled: bool = Fal
                 DashboardPanel(
                     "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
                 ),
-                importance,
+                DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup}),
             ],
             "Where a step spends its time": [
-                _bars(f"{word}seconds per phase".capitalize(), *phases, title_x=seconds),
+                _bars(f"{word}seconds per phase".capitalize(), *phases, title_x=f"{word}seconds"),
                 _bars(f"{word}tokens per second".capitalize(), before + TOKENS_PER_SECOND),
             ],
             "Trials and trees": [_table(TRIAL_TABLE), _media("Tree", "tree_view")],
