@@ -13,7 +13,7 @@ from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Batched, Job, SerialSpeculative
-from specexp.verify.result import LosslessCheck
+from specexp.verify.result import Decision, LosslessCheck
 from specexp.verify.statistics import (
     POWER,
     GoodnessOfFit,
@@ -57,17 +57,10 @@ def first_tokens(starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
     finds = detectable_total_variation(samples, sum(fit.degrees for fit in fits.values()), level)
-    return LosslessCheck(
-        "first tokens",
-        "found" if p_value < level else "excluded",
-        samples,
-        f"no deviation above total variation {finds:.2g} of your model's first tokens found "
-        f"(power {100 * POWER:.0f} %)",
-        finds,
-        p_value,
-        level,
-        fits,
-    )
+    decision: Decision = "found" if p_value < level else "excluded"
+    power = f"(power {100 * POWER:.0f} %)"
+    evidence = f"no deviation above total variation {finds:.2g} of your model's first tokens found {power}"
+    return LosslessCheck("first tokens", decision, samples, evidence, finds, p_value, level, fits)
 
 
 def likely_starts(model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int) -> Starts:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -112,17 +113,8 @@ class JointTest:
             )
         total = sum(tallies.values(), Tally())
         p_value = min(1.0, least / self.each * self.level)
-        return LosslessCheck(
-            "toy joint",
-            decision,
-            total.blocks,
-            evidence,
-            finds,
-            p_value,
-            self.level,
-            fits,
-            branches=total.branches,
-        )
+        check = LosslessCheck("toy joint", decision, total.blocks, evidence, finds, p_value, self.level, fits)
+        return replace(check, branches=total.branches)
 
     def _fits(self, tallies: dict[Manner, Tally]) -> dict[str, GoodnessOfFit]:
         return {
