@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
@@ -179,7 +180,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     use_threads(config)
     console = terminal(180)
     with StageBar(console) as bar:
-        found = _verify(config, claims, backend, prompts, skipped, bar, partial(console.print, style="dim"))
+        found = _verify(config, claims, backend, prompts, skipped, bar)
     made = report(found)
     publish(made, folder, console=console)
     current_result().answer = made.title
@@ -193,11 +194,9 @@ def _verify(
     prompts: Sequence[Prompt],
     skipped: Sequence[str],
     bar: StageBar,
-    print_line: Callable[[str], None],
 ) -> LosslessReport:
     """Test every composition, with half of its level for the toy targets and half for the configured models."""
     settings = config.verify
-    few = list(prompts)[: settings.prompts]
     specs = [replace(spec, latency=None) for spec in arm_specs(config)]
     if len(specs) == 1:  # the file is plain decoding itself
         specs.append(replace(specs[0], name=claims[0].arm.title))
@@ -208,20 +207,21 @@ def _verify(
         toys = []  # all are started here, so that workers sample them while the models decode
         for claim in claims:
             if (name := describe(claim.verifier)) not in references:
-                references[name] = _Reference(claim, specs[0], backend, few, settings)
+                references[name] = _Reference(claim, specs[0], backend, prompts, settings)
             toys.append(_Toys(claim, references[name], backend.model.vocab_size, run_chunks, bar))
         answers = len(prompts) * config.generation.samples * (len(references) + len(claims))
         plain = next((one for one in references.values() if one.claim.deterministic), None)
         of_models = 0.0 if plain is None else answers * plain.seconds_of(prompts[0])
         of_toys = sum(toy.seconds for toy in toys) / (settings.workers or usable_cores().number)
         minutes = max(round((of_models + of_toys) / 60), 1)
-        print_line(f"This takes about {counted(minutes, 'minute')}: {of_toys:.0f} s of them for toy targets.")
+        about = f"This takes about {counted(minutes, 'minute')}: {of_toys:.0f} s of them for toy targets."
+        bar.console.print(about, style="dim")
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
             assert isinstance(arm, LearningArm)
-            print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
+            line = f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}"
+            bar.console.print(line, style="dim")
             bar.stage(claim.arm.title, sum(test.chunks for test in toy.tests))
-            reference = references[describe(claim.verifier)]
-            findings.append(_finding(claim, toy, arm, reference, prompts, config.generation.samples))
+            findings.append(_finding(toy, arm))
     return LosslessReport(
         name=config.name,
         findings=tuple(findings),
@@ -233,15 +233,9 @@ def _verify(
     )
 
 
-def _finding(
-    claim: LosslessClaim,
-    toys: _Toys,
-    arm: LearningArm,
-    plain: _Reference,
-    prompts: Sequence[Prompt],
-    samples: int,
-) -> Finding:
+def _finding(toys: _Toys, arm: LearningArm) -> Finding:
     """Run the tests of a composition. If a part raises an exception, it is recorded, and the other tests continue."""
+    claim, plain = toys.claim, toys.plain
     checks: list[LosslessCheck] = []
     errors: list[str] = []
     records: list[PromptRecord] = []
@@ -249,7 +243,7 @@ def _finding(
         endings = StepEndings()
         arm.reset()
         arm.observers = (endings.observe,)
-        for prompt, sample in ((prompt, sample) for prompt in prompts for sample in range(samples)):
+        for prompt, sample in product(plain.prompts, range(plain.generation.samples)):
             try:
                 reference = plain.record(prompt, sample)
                 records += [reference, compare(arm.decode(prompt, sample), reference, plain.arm, prompt)]
@@ -290,22 +284,19 @@ class _Reference:
     """Plain decoding with one verifier: the reference for all compositions with this verifier."""
 
     def __init__(
-        self,
-        claim: LosslessClaim,
-        spec: ArmSpec,
-        backend: LiveBackend,
-        few: Sequence[Prompt],
-        settings: Verify,
+        self, claim: LosslessClaim, spec: ArmSpec, backend: LiveBackend, prompts: Sequence[Prompt], settings: Verify
     ) -> None:
         self.claim = claim
+        self.prompts = prompts
         self.settings = settings
-        self.seed = spec.generation.seed
+        self.generation = spec.generation
         self.model = backend.model
         self.parts = Parts(verifier=build_verifier(claim.arm.config))
         arm = make_arm(replace(spec, parts=self.parts), backend)
         assert isinstance(arm, LearningArm)
         self.arm = arm
         self.joint: JointTest | None = None  # test without drafts, shared by all deterministic compositions
+        few = prompts[: settings.prompts]
         self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
@@ -333,7 +324,7 @@ class _Reference:
 
     def test_starts(self, starts: Sequence[Starts], parts: Parts, seed_offset: int = 0) -> LosslessCheck:
         """Sample the first tokens of a composition and test their distribution."""
-        samples, seed = self.settings.samples, self.seed + seed_offset
+        samples, seed = self.settings.samples, self.generation.seed + seed_offset
         drawn = [sample_starts(self.model, parts, one, samples, seed) for one in starts]
         return first_tokens(starts, drawn, self.settings.level * SHARE)
 
@@ -371,6 +362,8 @@ class _Toys:
     def __init__(
         self, claim: LosslessClaim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
     ) -> None:
+        self.claim = claim
+        self.plain = plain
         self.tests: list[JointTest | EqualityTest] = []
         self.not_tested: str | None = None
         self.seconds = 0.0  # expected, in one process
