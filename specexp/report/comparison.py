@@ -16,7 +16,7 @@ from specexp.bench.observers import steps_of
 from specexp.bench.record import FEWEST_TOKENS, MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import WITHIN, Summary, arm_names, breakdown, categories, paired_speedup, summarize
-from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
+from specexp.bench.verdict import SpeedVerdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
 
@@ -302,12 +302,7 @@ def category_table(
 
 
 def kinds_sentence(
-    records: Sequence[PromptRecord],
-    arm: str,
-    label: str,
-    baseline: str = PLAIN,
-    least_gain: float = LEAST_GAIN,
-    among: int = 1,
+    records: Sequence[PromptRecord], arm: str, label: str, baseline: str, least_gain: float, among: int
 ) -> str:
     """Name the categories for which an arm that is faster on all prompts does not pay; empty if it does for each.
 

@@ -132,7 +132,7 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     study.say(f"Confirming {counted(len(trials), 'candidate')} on {at_least}{counted(least, 'other prompt')}.")
     with StageBar(study.console) as bar:
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * bench.samples)
-        found = confirm(trials, bench, bar.prompt, settings.of_each, best=settings.best, least=least, until=until)
+        found = confirm(trials, bench, settings, bar.prompt, least, until)
     predicted = [replace(one, predicted=study.bench.predict(one.attributes["resolved"])) for one in found.confirmed]
     return replace(found, confirmed=predicted)
 

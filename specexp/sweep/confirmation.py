@@ -20,6 +20,7 @@ from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import WITHIN, Speedup, arm_names, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, verdict_sentence
+from specexp.config.sweep import Confirm
 from specexp.core.latency import MOST_OFF
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
@@ -113,17 +114,15 @@ def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[F
 def confirm(
     trials: Sequence[FrozenTrial],
     bench: Bench,
+    stage: Confirm,
     tick: Callable[[], None],
-    of_each: str | None = None,
-    *,
-    best: int,
-    least: int = 0,
-    until: float | None = None,
+    least: int,
+    until: float | None,
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
     Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`. After the first
-    :data:`COMMON` prompts, plain decoding and the ``best`` candidates that were fastest on them go on.
+    :data:`COMMON` prompts, plain decoding and the ``stage.best`` candidates that were fastest on them go on.
 
     Args:
         tick: Called after every prompt.
@@ -140,21 +139,14 @@ def confirm(
     compared = [bench.plain(), *bench.other_arms(), *arms.values()]
     most = {arm.name: COMMON for arm in compared if arm.name != PLAIN}
     records: list[PromptRecord] = []
+    watched = [watch] if all(arm.shows_steps for arm in arms.values()) else []
     try:
-        for number, new in enumerate(
-            records_by_prompt(
-                compared,
-                data.prompts,
-                samples=bench.samples,
-                most=most,
-                analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
-            ),
-            start=1,
-        ):
+        rounds = records_by_prompt(compared, data.prompts, samples=bench.samples, most=most, analyses=watched)
+        for number, new in enumerate(rounds, start=1):
             records += new
             tick()
             if number == COMMON:
-                for name in sorted(arms, key=lambda name: _rank(paired_speedup(records, name, PLAIN)))[:best]:
+                for name in sorted(arms, key=lambda name: _rank(paired_speedup(records, name, PLAIN)))[: stage.best]:
                     del most[name]
             if until is not None and number >= least and time() > until:
                 data.keep(data.prompts[:number])
@@ -163,7 +155,7 @@ def confirm(
     finally:
         for one in compared:
             one.close()
-    among = len(trials)
+    of_each, among = stage.of_each, len(trials)
     confirmed = [_confirmed(trial, arm, records, of_each, among) for trial, arm in zip(trials, arms, strict=True)]
     # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: _rank(one.over_plain))

@@ -30,6 +30,7 @@ from specexp.bench.metrics import (
 )
 from specexp.bench.record import FEWEST_TOKENS, Difference, PromptRecord, SequenceGroup
 from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, student, summarize
+from specexp.bench.verdict import LEAST_GAIN
 from specexp.builders import Chain
 from specexp.commands.run_report import curves_of, summary_of
 from specexp.config import load_config
@@ -336,8 +337,8 @@ def test_a_mixed_gain_names_the_kinds_for_which_it_does_not_pay(seconds_of_b, se
     for prompt in range(16):
         seconds = 0.5 if prompt % 2 == 0 else seconds_of_b[prompt // 2 % 2]
         records += pair(prompt, 1.0, seconds, steps=2)
-    assert kinds_sentence(records, "tree", "the tree") == sentence
-    assert kinds_sentence(records[2:4], "tree", "the tree") == ""
+    assert kinds_sentence(records, "tree", "the tree", "plain", LEAST_GAIN, 1) == sentence
+    assert kinds_sentence(records[2:4], "tree", "the tree", "plain", LEAST_GAIN, 1) == ""
 
 
 @pytest.mark.parametrize(
