@@ -67,17 +67,8 @@ WHOLE = "whole.txt"  # digest of a shard's configuration, digest of its prompts,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if A_A not in given:
-        return run_sharded(USAGE, given, _act)
-    return run_sharded(USAGE, [one for one in given if one != A_A], _against_itself)
-
-
-def _against_itself(
-    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
-) -> int:
-    if cluster is not None or shard is not None or is_replayed(config):
-        raise ConfigError(f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay")
-    return _act(against_itself(config), dry_run, cluster, shard, typed)
+    rest = [one for one in given if one != A_A]
+    return run_sharded(USAGE, rest, partial(_act, again=A_A in given))
 
 
 def against_itself(config: Config) -> Config:
@@ -97,8 +88,16 @@ def against_itself(config: Config) -> Config:
 
 
 def _act(
-    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+    config: Config,
+    dry_run: bool,
+    cluster: ClusterOptions | None,
+    shard: Shard | None,
+    typed: Sequence[str],
+    again: bool,
 ) -> int:
+    if again and (cluster is not None or shard is not None or is_replayed(config)):
+        raise ConfigError(f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay")
+    config = against_itself(config) if again else config
     if config.get("what_if") is not None:
         raise ConfigError(f"{config.file} has a what_if section: use python -m specexp.what_if {config.file}")
     arms = check_experiment(config)
