@@ -11,6 +11,7 @@ from math import sqrt
 from statistics import median
 
 from specexp.bench.record import PromptRecord, by_position
+from specexp.bench.statistics import arm_names
 
 LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
 """Minimum number of steps for judging a rate, and thresholds below which a rate is too low."""
@@ -119,12 +120,10 @@ def _much_lower(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
     """Return the likely mistake in each arm's draft, by arm name. Arms without one are left out."""
-    arms: dict[str, list[PromptRecord]] = {}
-    for record in records:
-        if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model
-            arms.setdefault(record.arm, []).append(record)
+    by_model = [one for one in records if one.draft_passes and one.drafted_at]  # not failed, and drafted by a model
     found = dict[str, str]()
-    for arm, own in arms.items():
+    for arm in arm_names(by_model):
+        own = [one for one in by_model if one.arm == arm]
         drafted = by_position(one.drafted_at for one in own)
         accepted = by_position(one.accepted_at for one in own)
         lengths = [(one.prompt_tokens, one.drafted_at[0], sum(one.accepted_at[:1])) for one in own]

@@ -318,19 +318,15 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
     """Return the interval of a metric over an arm's prompts by the jackknife; None for fewer than two prompts."""
-    by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
-    for record in records:
-        if record.arm == arm and not record.error:
-            by_prompt[record.prompt_id].append(record)
-    n = len(by_prompt)
+    own = [record for record in records if record.arm == arm and not record.error]
+    prompts = dict.fromkeys(record.prompt_id for record in own)
+    n = len(prompts)
     if n < 2:
         return None
     metric = metrics.metric_named(name)
-    whole = metric.over([record for own in by_prompt.values() for record in own]) or 0.0
-    others = np.array(
-        [metric.over([one for key, own in by_prompt.items() if key != left for one in own]) for left in by_prompt],
-        dtype=np.float64,
-    )
+    whole = metric.over(own) or 0.0
+    rests = ([record for record in own if record.prompt_id != left] for left in prompts)
+    others = np.array([metric.over(rest) for rest in rests], dtype=np.float64)
     half = student(n) * float(others.std()) * (n - 1) ** 0.5
     return whole - half, whole + half
 
