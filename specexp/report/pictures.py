@@ -26,7 +26,6 @@ from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarize
 from specexp.core.tree import RankPath, TreeShape
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
-from specexp.tracking.names import PLAIN
 
 BLUE, GRAY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 GREEN, VIOLET, SAND = "#6b9080", "#8d6a9f", "#e9b872"
@@ -159,11 +158,7 @@ def draw_speedups(
 
 
 def speedup_bars(
-    records: Iterable[PromptRecord],
-    *,
-    baseline: str = PLAIN,
-    title: str = "",
-    published: Mapping[str, float] | None = None,
+    records: Iterable[PromptRecord], *, baseline: str, title: str, published: Mapping[str, float]
 ) -> Figure:
     """Draw the speedup of each arm over the baseline, as in :func:`bars_of`."""
     records = list(records)
@@ -172,7 +167,7 @@ def speedup_bars(
     word = f" {clock.adjective(used)}".rstrip()
     notes = [f"{word}, {summarize(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
     axis = f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)"
-    return bars_of(speedups, notes, clock.titled(title, used), axis, published or {})
+    return bars_of(speedups, notes, clock.titled(title, used), axis, published)
 
 
 def bars_of(
@@ -204,9 +199,7 @@ def bars_of(
     return figure
 
 
-def parameter_curves(
-    records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = PLAIN, title: str = ""
-) -> Figure:
+def parameter_curves(records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str, title: str) -> Figure:
     """Plot speedups with intervals, and tokens per step below them, against each swept parameter.
 
     Curves over the same parameter share their axes.
@@ -243,7 +236,7 @@ def parameter_curves(
     return figure
 
 
-def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
+def phase_bars(records: Iterable[PromptRecord], *, title: str) -> Figure:
     """Draw each phase's share of the step time, as one stacked bar per arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
@@ -313,9 +306,9 @@ def draw_trees(
         axes.set_xlim(middle - inches / unit / 2, middle + inches / unit / 2)
         axes.set_ylim((0.25 - tall) / unit, 0.25 / unit)
         axes.set_aspect("equal")
-        y = (-row_height / unit * shape.depths).astype(np.float64)
-        _draw_edges(axes, shape, x, y, hit_rates)
-        _draw_nodes(axes, shape, x, y, hit_rates, unit)
+        places = np.stack([x, -row_height / unit * shape.depths])
+        _draw_edges(axes, shape, places, hit_rates)
+        _draw_nodes(axes, shape, places, hit_rates, unit)
         axes.set_title(heading, fontsize=8.5, color=INK)
         axes.axis("off")
     legend = "number: rank of the candidate" + f"; percentage: {meaning}" * bool(hit_rates)
@@ -338,13 +331,12 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
 
 
 _Coordinates = NDArray[np.float64]
-"""Coordinates of a tree's rows, ``[n + 1]``."""
+"""The x and y coordinates of a tree's rows, ``[2, n + 1]``."""
 
 
-def _draw_edges(
-    axes: Axes, shape: TreeShape, x: _Coordinates, y: _Coordinates, hit_rates: Mapping[RankPath, float]
-) -> None:
+def _draw_edges(axes: Axes, shape: TreeShape, places: _Coordinates, hit_rates: Mapping[RankPath, float]) -> None:
     """Draw curves from parents to children. The more often a child is accepted, the wider its curve."""
+    x, y = places
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -356,14 +348,10 @@ def _draw_edges(
 
 
 def _draw_nodes(
-    axes: Axes,
-    shape: TreeShape,
-    x: _Coordinates,
-    y: _Coordinates,
-    hit_rates: Mapping[RankPath, float],
-    unit: float,
+    axes: Axes, shape: TreeShape, places: _Coordinates, hit_rates: Mapping[RankPath, float], unit: float
 ) -> None:
     """Draw each node as a circle with its rank inside. Coordinates are in units of ``unit`` inches."""
+    x, y = places
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))

@@ -402,7 +402,7 @@ def test_a_run_in_which_everything_failed_has_a_table():
     table = results_table(failed)
     assert cell(table, "tree", "vs plain") == "refused: no prompt was answered by both tree and plain"
     assert table.notes == ["Every prompt failed, the first with: ValueError: no."]
-    speedup_bars(failed)
+    speedup_bars(failed, baseline="plain", title="", published={})
 
 
 @pytest.mark.parametrize(
