@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, typed: Sequence[str]) -> int:
-    config, settings = read_sweep(experiment)
+    config = read_sweep(experiment)
+    settings = config.sweep
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
-    _check_folders(config, settings)
+    _check_folders(config)
     if not config.replayed:
         config.check_rows()
     if settings.storage is not None:
@@ -91,7 +92,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
         from specexp.sweep.workers import run_study_workers
 
-        status, ended = run_study_workers(config, settings, cluster, kept, console)
+        status, ended = run_study_workers(config, cluster, kept, console)
     else:
         from specexp.sweep.run import run_sweep
 
@@ -101,8 +102,8 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     return status or (NO_GAIN if no_gain else 0)
 
 
-def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
-    """Return an experiment's study configuration and sweep section; raises ConfigError if it has no such section."""
+def read_sweep(config: Config) -> StudyConfig:
+    """Return an experiment's study configuration; raises ConfigError if it has no sweep section."""
     sweep = config.sweep
     if sweep is None and config.artifact:
         raise ConfigError(
@@ -116,25 +117,24 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
             f"{config.file}"
         )
     check_goals(sweep, config.checker)
-    return StudyConfig(config), sweep
+    return StudyConfig(config)
 
 
-def _check_folders(config: StudyConfig, settings: Sweep) -> None:
+def _check_folders(config: StudyConfig) -> None:
     """Raise ConfigError if a folder cannot be written, or holds the results or the alias ``best`` of another study."""
     check_here(config, "sweep.export.to")
     check_study_folder(config, config.folder)
-    if settings.export is None:
+    if config.sweep.export is None:
         return
-    name = config.name
-    folder = settings.export.to
+    folder = config.sweep.export.to
     try:
         best = read_artifact(f"{folder}/best")
     except ArtifactError:
         return  # missing or unreadable
-    if best.name != name:
+    if best.name != config.name:
         why = (
             f": {folder}/best is the artifact of {best.name!r}, another study: choose another folder "
-            f"(--sweep.export.to artifacts/{name})"
+            f"(--sweep.export.to artifacts/{config.name})"
         )
         raise config.checker.error(("sweep", "export", "to"), why)
 

@@ -322,18 +322,14 @@ def is_dead(trial: FrozenTrial) -> bool:
 
 
 def run_study_workers(
-    config: StudyConfig,
-    settings: Sweep,
-    options: ClusterOptions,
-    typed: Sequence[str],
-    console: Console,
+    config: StudyConfig, options: ClusterOptions, typed: Sequence[str], console: Console
 ) -> tuple[int, StudyResult | None]:
     """Run a study with workers on a cluster, and print its result.
 
     Returns the exit code (1 if a worker failed) and the result, which is None if no worker concluded the study. Raises
     ConfigError if the cluster rejects the workers, and ConfigError or StudyError if the database cannot be used.
     """
-    storage = settings.storage
+    storage = config.sweep.storage
     if storage is None or (storage.startswith("sqlite") and options.on != "local"):
         why = "all workers must reach the study" if storage is None else "an SQLite file serves one machine only"
         needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"

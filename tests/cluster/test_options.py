@@ -66,7 +66,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     ],
 )
 def test_a_study_of_many_machines_needs_a_database(on, storage, why):
-    settings: Any = SimpleNamespace(storage=storage)
+    config: Any = SimpleNamespace(sweep=SimpleNamespace(storage=storage))
     unused: Any = None
     with pytest.raises(ConfigError, match=f"--on {on} needs a database, because .*{why}: --storage postgresql:"):
-        run_study_workers(unused, settings, ClusterOptions(on), [], unused)
+        run_study_workers(config, ClusterOptions(on), [], unused)
