@@ -160,13 +160,7 @@ class EqualityTest:
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
         # With a larger share of wrong tokens, at least one would have been found with probability POWER.
         finds = 1 - (1 - POWER) ** (1 / total.compared)
-        return LosslessCheck(
-            "toy equality",
-            "found" if total.wrong else "excluded",
-            total.compared,
-            f"on toys, fewer than 1 in {1 / finds:,.0f} (power {100 * POWER:.0f} %)",
-            finds,
-            outcomes={"wrong": len(total.wrong)},
-            wrong=tuple(total.wrong),
-            branches=total.branches,
-        )
+        decision: Decision = "found" if total.wrong else "excluded"
+        evidence = f"on toys, fewer than 1 in {1 / finds:,.0f} (power {100 * POWER:.0f} %)"
+        check = LosslessCheck("toy equality", decision, total.compared, evidence, finds, branches=total.branches)
+        return replace(check, outcomes={"wrong": len(total.wrong)}, wrong=tuple(total.wrong))
