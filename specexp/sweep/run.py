@@ -57,7 +57,11 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
     with _errors_in_one_sentence(settings):
         check_sampler(settings, config.checker)
         tracker = tracker_of(config, config.name, config.folder)
-        process = _process_of(config, settings)
+        process = OneProcess(config, settings)
+        if settings.storage is not None:
+            from specexp.sweep.workers import Workers
+
+            process = Workers(config, settings)
         with process.opened() as damage:
             if damage:
                 say(damage)
@@ -96,14 +100,6 @@ def _errors_in_one_sentence(settings: Sweep) -> Iterator[None]:
         raise StudyError(f"storage {masked(str(settings.storage))!r} failed: {why}") from error
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _process_of(config: StudyConfig, settings: Sweep) -> OneProcess:
-    if settings.storage is None:
-        return OneProcess(config, settings)
-    from specexp.sweep.workers import Workers
-
-    return Workers(config, settings)
 
 
 def prepare(
