@@ -52,13 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(error)
     given = [f"--{FLAGS[one]}=true" if one in FLAGS else one for one in arguments]
     short = SHORT | {flag.removeprefix("--"): key for flag, key in FLAGS.items()}
-    return run_command(
-        f"{USAGE}\n{CLUSTER_USAGE}",
-        given,
-        partial(_act, cluster=cluster, typed=arguments),
-        short,
-        f"{GOES_ON} (a confirmation starts over)",
-    )
+    act = partial(_act, cluster=cluster, typed=arguments)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", given, act, short, f"{GOES_ON} (a confirmation starts over)")
 
 
 def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, typed: Sequence[str]) -> int:

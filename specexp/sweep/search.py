@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from time import time
+from typing import Any
 
 import optuna
 from optuna import Trial
@@ -61,15 +62,10 @@ def open_study(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
     wanted = {"workload": workload, "space": space, "device": device}
+    ways = list(directions_of(settings).values())
+    how: dict[str, Any] = {"sampler": build_sampler(settings), "pruner": build_pruner(settings), "directions": ways}
     try:
-        study = own_study(
-            storage,
-            name,
-            wanted,
-            sampler=build_sampler(settings),
-            pruner=build_pruner(settings),
-            directions=list(directions_of(settings).values()),
-        )
+        study = own_study(storage, name, wanted, **how)
     except StorageInternalError as error:  # e.g. the database has another program's tables
         why = masked(first_line(error.__cause__ or error))
         raise StudyError(

@@ -161,13 +161,7 @@ def build_workspace(dashboard: Dashboard, entity: str, project: str) -> Workspac
         order=[ws.Ordering(ws.Summary(dashboard.speedup), ascending=False)],
         pinned_columns=[f"summary:{name}" for name in dashboard.pinned],
     )
-    return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=dashboard.name,
-        sections=sections,
-        runset_settings=runset,
-    )
+    return ws.Workspace(entity=entity, project=project, name=dashboard.name, sections=sections, runset_settings=runset)
 
 
 def _panel(panel: DashboardPanel, speedup: str) -> Any:
