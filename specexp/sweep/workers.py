@@ -89,15 +89,30 @@ class Workers(OneProcess):
 
     @override
     def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
-        def kept() -> StudyResult | None:
-            if found := self.unchanged(study.trials):
-                study.say(f"The best trials were confirmed by {found.worker}, in {found.folder}.")
-            return found
+        """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
 
-        def confirm(claim: Claim) -> StudyResult:
+        If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes
+        nothing.
+        """
+        trials = study.trials
+
+        def claimed(claim: Claim) -> StudyResult:
+            if others_running(trials):
+                study.say("Waiting for the last trials of the other workers before the best trials are confirmed.")
+            while others_running(trials) or known_waiting(trials):
+                while others_running(trials):
+                    sleep(POLL_SECONDS)
+                search()  # even if nothing is left: trials.csv then has the last trials of the other workers
+            if found := self.unchanged(trials):
+                study.say(f"The best trials were confirmed by {found.worker}, in {found.folder}.")
+                return found
             return conclude(study, claim.check, claim.sign, worker())
 
-        return in_turn(study.trials, self.confirmations, search, kept, confirm, study.say)
+        try:
+            return claim_confirmation(self.confirmations, claimed)
+        except TakenOverError:
+            study.say("Another worker confirms the best trials.")
+            return None
 
 
 def last_result(confirmations: optuna.Study) -> StudyResult | None:
@@ -232,39 +247,6 @@ class Claim:
 def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
     """Open the second Optuna study in a study's storage. It has one trial per claim to the confirmation."""
     return own_study(storage, f"{name}{CONFIRMATIONS}", {"confirms": name}, sampler=optuna.samplers.RandomSampler())
-
-
-def in_turn(
-    trials: optuna.Study,
-    confirmations: optuna.Study,
-    search: Callable[[], None],
-    kept: Callable[[], StudyResult | None],
-    confirm: Callable[[Claim], StudyResult],
-    say: Callable[[str], None],
-) -> StudyResult | None:
-    """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
-
-    If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes nothing.
-
-    Args:
-        search: Measures the known configurations left by workers that have died in the meantime.
-        kept: Returns the stored result of the study; None if there is something to confirm.
-    """
-
-    def claimed(claim: Claim) -> StudyResult:
-        if others_running(trials):
-            say("Waiting for the last trials of the other workers before the best trials are confirmed.")
-        while others_running(trials) or known_waiting(trials):
-            while others_running(trials):
-                sleep(POLL_SECONDS)
-            search()  # even if nothing is left: trials.csv then has the last trials of the other workers
-        return kept() or confirm(claim)
-
-    try:
-        return claim_confirmation(confirmations, claimed)
-    except TakenOverError:
-        say("Another worker confirms the best trials.")
-        return None
 
 
 def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], StudyResult]) -> StudyResult:

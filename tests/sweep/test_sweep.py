@@ -216,7 +216,7 @@ def test_a_database_that_does_not_come_back_is_one_sentence(small, capsys, monke
     def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
-    monkeypatch.setattr("specexp.sweep.workers.in_turn", lost)
+    monkeypatch.setattr("specexp.sweep.workers.claim_confirmation", lost)
     small["sweep"] |= ONE_CHAIN
     assert main([write(small), "--storage", "sqlite:///study.db"]) == 1
     printed = capsys.readouterr().err.splitlines()[-1]

@@ -1,5 +1,7 @@
 """Workers of a study in a database: one of them confirms, and one that died gives its claim and its trials back."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers.fake_bench import FakeBench, opened, settings
 from optuna.trial import TrialState
@@ -14,7 +16,6 @@ from specexp.sweep.workers import (
     TakenOverError,
     Workers,
     claim_confirmation,
-    in_turn,
     open_confirmations,
     sign_in,
 )
@@ -107,7 +108,7 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
 
     confirmed: list[str] = []
 
-    def confirm(claim):
+    def confirm(*given):
         confirmed.extend(trial.user_attrs.get("known", "") for trial in confirmable(study))
         return "concluded"
 
@@ -115,8 +116,10 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
         SharedSearch(study, chosen, bench).run()
 
     monkeypatch.setattr("specexp.sweep.workers.sleep", dies)
-    claims = confirmations_of(url, tmp_path)
-    found = in_turn(study, claims, search, kept=lambda: None, confirm=confirm, say=print)
-    assert found == "concluded"
+    monkeypatch.setattr("specexp.sweep.workers.conclude", confirm)
+    monkeypatch.setattr(Workers, "unchanged", lambda process, trials: None)
+    process = Workers(None, chosen)
+    process.confirmations = confirmations_of(url, tmp_path)
+    assert process.conclude(SimpleNamespace(trials=study, say=print), search) == "concluded"
     assert study.trials[dying.number].state is TrialState.FAIL
     assert name in confirmed
