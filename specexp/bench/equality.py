@@ -230,13 +230,7 @@ class InFloat32:
 
 
 def in_float32(
-    pair: ModelPair,
-    arms_of: ArmsOf,
-    prompts: Sequence[Prompt],
-    records: Sequence[PromptRecord],
-    most: int,
-    *,
-    seconds: float = SECONDS,
+    pair: ModelPair, arms_of: ArmsOf, prompts: Sequence[Prompt], records: Sequence[PromptRecord], most: int
 ) -> InFloat32 | None:
     """Decode up to ``most`` prompts again in float32, if outputs of a 16-bit target differ from plain decoding's.
 
@@ -253,8 +247,8 @@ def in_float32(
     # time of plain decoding for one prompt, doubled because each weight has twice the bytes
     estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in references)
     why = _why_no_copy(pair)
-    if estimate > seconds:
-        why = f"one prompt would take about {estimate:.0f} s by plain decoding, but the limit is {seconds:.0f} s"
+    if estimate > SECONDS:
+        why = f"one prompt would take about {estimate:.0f} s by plain decoding, but the limit is {SECONDS:.0f} s"
     if most == 0:
         why = "float32_prompts is 0"
     if why:
@@ -271,7 +265,7 @@ def in_float32(
     for arm in (plain, *arms):
         arm.reset()
     for prompt in prompts[:most]:
-        if decoded and perf_counter() - start > seconds:
+        if decoded and perf_counter() - start > SECONDS:
             break
         reference = decode_safely(plain, prompt)
         again = [compare(decode_safely(arm, prompt), reference, plain, prompt) for arm in arms]

@@ -201,9 +201,10 @@ def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, pr
     assert divergence(found.records) is None
 
 
-def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prompts):
+def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prompts, monkeypatch):
+    monkeypatch.setattr("specexp.bench.equality.SECONDS", 0.0)
     fast = [dataclasses.replace(one, decode_seconds=0.0) for one in PARTED]
-    short = in_float32(pair, arms_of, prompts, fast, most=8, seconds=0.0)
+    short = in_float32(pair, arms_of, prompts, fast, most=8)
     assert short.prompts == 1
     assert str(token_equality(short.records, "tree")) == "1/1"
 
@@ -218,7 +219,8 @@ def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prom
 )
 def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, monkeypatch, given, why):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**4))
-    found = in_float32(pair, arms_of, prompts, PARTED, **{"most": 3, **given})
+    monkeypatch.setattr("specexp.bench.equality.SECONDS", given.get("seconds", 15.0))
+    found = in_float32(pair, arms_of, prompts, PARTED, given.get("most", 3))
     assert found == InFloat32(left_out=why)
     assert found.sentence(["tree"]) == f"Not compared in float32: {why}."
     assert "equal in float32" not in results_table(PARTED, float32=found).records()[0]
