@@ -79,8 +79,7 @@ class LosslessClaim:
 
     arm: ComposedArm
     verifier: Verifier
-    # temperature, top-k and top-p of the target; at temperature 0, only one output is possible
-    law: tuple[float, int | None, float | None]
+    law: ToyLaw  # with the temperature, top-k and top-p of the target
 
     @property
     def deterministic(self) -> bool:
@@ -90,7 +89,7 @@ class LosslessClaim:
     @property
     def sampled(self) -> bool:
         """True if the distribution of its outputs must be tested."""
-        return self.law[0] > 0 or not self.deterministic
+        return self.law.temperature > 0 or not self.deterministic
 
     @property
     def checks(self) -> list[str]:
@@ -137,7 +136,7 @@ def claims_of(config: Config) -> list[LosslessClaim]:
                 f": {type(verifier).__name__} declares no processors, so the distribution that its output should have "
                 "is unknown and cannot be verified",
             )
-        law = float(processors.temperature), processors.top_k, processors.top_p
+        law = ToyLaw(float(processors.temperature), processors.top_k, processors.top_p)
         claims.append(LosslessClaim(arm, verifier, law))
     return claims
 
@@ -319,7 +318,7 @@ class _Reference:
     @cached_property
     def starts(self) -> list[Starts]:
         """The most likely beginnings of answers to the first prompts."""
-        processors, tokens = Processors(*self.claim.law), self.settings.first_tokens
+        processors, tokens = self.claim.law.processors, self.settings.first_tokens
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
     def test_starts(self, starts: Sequence[Starts], parts: Parts, seed_offset: int = 0) -> LosslessCheck:
@@ -369,7 +368,7 @@ class _Toys:
         self.seconds = 0.0  # expected, in one process
         settings = plain.settings
         try:
-            task = _fitting(_ToyTask(claim.arm.config, ToyLaw(*claim.law)), vocabulary)
+            task = _fitting(_ToyTask(claim.arm.config, claim.law), vocabulary)
         except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary
             self.not_tested = first_line(error)
             return

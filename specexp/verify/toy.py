@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -220,20 +219,16 @@ def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)
 
 
-def _zeros(*shape: int) -> NDArray[np.int64]:
-    return np.zeros(shape, dtype=np.int64)
-
-
 @dataclass
 class Tally:
     """Token counts by rank."""
 
     # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
-    tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
-    starts: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
+    starts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
     # tokens by their position in a step, and by the preceding token, which decides how good the draft is
-    by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _POSITIONS, CELLS))
-    by_last: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS))
+    by_place: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_POSITIONS, CELLS), dtype=np.int64))
+    by_last: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS), dtype=np.int64))
     # [4] tokens after a row with a ranked (not sampled) first candidate: their number, how many equal the candidate,
     # the expected number of these, and its variance
     first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
