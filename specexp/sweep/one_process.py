@@ -23,7 +23,7 @@ from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, digest_of
-from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
+from specexp.sweep.trial_queue import known_waiting, put_back, queue_known
 from specexp.sweep.trials import distinct_finished
 
 
@@ -47,7 +47,7 @@ class OneProcess:
     @cached_property
     def storage(self) -> BaseStorage:
         """The storage of the trials."""
-        return open_storage(self.settings.storage, self.config.folder, requeue)
+        return open_storage(self.settings.storage, self.config.folder)
 
     def find(self) -> optuna.Study | None:
         """Return the study if an earlier process made it; raises StudyError if it cannot be continued."""

@@ -17,7 +17,6 @@ import optuna
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.trial import FrozenTrial
 from sqlalchemy import NullPool, create_engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -34,6 +33,7 @@ from specexp.base.start import HIDDEN, masked
 from specexp.config.layers import ConfigError
 from specexp.report.publish import OF_A_STUDY
 from specexp.sweep.study_config import StudyError
+from specexp.sweep.trial_queue import requeue
 
 HEARTBEAT_SECONDS = 60
 LOST_SECONDS = 300.0
@@ -161,10 +161,10 @@ def _fault_of_file(path: Path) -> str:
     return ""
 
 
-def open_storage(given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]) -> BaseStorage:
+def open_storage(given: str | None, folder: Path) -> BaseStorage:
     """Open the database at the URL ``given``, or the journal in ``folder`` if it is None; raises StudyError on failure.
 
-    ``requeue`` is called with each trial that failed because its heartbeat stopped.
+    A database requeues each trial that failed because its heartbeat stopped.
     """
     if given is None:
         return JournalStorage(JournalFile(folder / "journal.log"))

@@ -37,7 +37,7 @@ from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, open_storage, own_study, retry_lost
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
+from specexp.sweep.trial_queue import known_waiting, put_back, queue_known
 from specexp.sweep.trials import Candidate
 
 WORKER = "worker "
@@ -333,7 +333,7 @@ def run_study_workers(
     )
     study = f"{config.name}{CONFIRMATIONS}"
     try:
-        kept = last_result(optuna.load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
+        kept = last_result(optuna.load_study(study_name=study, storage=open_storage(storage, folder)))
     except KeyError:
         kept = None
     text = f"No worker has concluded the study; see the workers' logs in {folder}\n" if kept is None else kept.text

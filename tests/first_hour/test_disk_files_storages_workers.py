@@ -88,7 +88,7 @@ def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(tmp_pa
     import optuna
 
     kept = optuna.storages.InMemoryStorage()
-    opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
+    opened: Callable[..., object] = lambda url, folder: kept  # noqa: E731
     monkeypatch.setattr("specexp.sweep.one_process.open_storage", opened)
     monkeypatch.setattr("specexp.sweep.storage.check_storage", lambda url, error: None)
     make(

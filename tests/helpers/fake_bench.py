@@ -15,7 +15,7 @@ from specexp.report.publish import sole_writer
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
-from specexp.sweep.trial_queue import put_back, queue_known, requeue
+from specexp.sweep.trial_queue import put_back, queue_known
 from specexp.sweep.trials import Candidate, Measurement, ShouldStop
 from specexp.sweep.workers import SharedSearch, sign_in
 
@@ -101,7 +101,7 @@ def settings(**changes: Any) -> Sweep:
 def opened(
     chosen: Sweep, folder: Path, workload: str = "workload", device: str = "a CPU", name: str = "fake"
 ) -> OptunaStudy:
-    storage = open_storage(chosen.storage, folder, requeue)
+    storage = open_storage(chosen.storage, folder)
     return open_study(name, chosen, storage, workload, device)
 
 

@@ -12,7 +12,6 @@ from specexp.sweep import storage as storages
 from specexp.sweep.bench import Bench
 from specexp.sweep.storage import open_storage
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.trial_queue import requeue
 from specexp.sweep.workers import CONFIRMATIONS, open_confirmations
 
 
@@ -44,7 +43,7 @@ def test_a_confirmation_study_of_another_program_is_refused(chosen, tmp_path):
     study = optuna.create_study(storage=theirs(chosen, tmp_path), study_name=f"fake{CONFIRMATIONS}")
     study.optimize(lambda trial: trial.suggest_int("x", 1, 8), n_trials=1)
     with pytest.raises(StudyError, match="specexp did not make"):
-        open_confirmations("fake", open_storage(chosen.storage, tmp_path, requeue))
+        open_confirmations("fake", open_storage(chosen.storage, tmp_path))
 
 
 def test_an_empty_study_of_another_program_in_a_database_is_refused(tmp_path, monkeypatch):

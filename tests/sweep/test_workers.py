@@ -8,7 +8,6 @@ from optuna.trial import TrialState
 
 from specexp.sweep import workers
 from specexp.sweep.storage import open_storage
-from specexp.sweep.trial_queue import requeue
 from specexp.sweep.trials import confirmable
 from specexp.sweep.workers import (
     Claim,
@@ -29,7 +28,7 @@ def url(tmp_path):
 
 
 def confirmations_of(url, folder):
-    return open_confirmations("fake", open_storage(url, folder, requeue))
+    return open_confirmations("fake", open_storage(url, folder))
 
 
 def test_of_two_confirmations_one_is_left_to_the_other_worker(url, tmp_path):
