@@ -69,11 +69,28 @@ class Workers(OneProcess):
 
     @override
     def others_running(self, trials: optuna.Study) -> bool:
-        return others_running(trials)
+        return any("worker" in trial.user_attrs for trial in running(trials))
 
     @override
     def join(self, trials: optuna.Study, settings: Sweep) -> int:
-        return sign_in(trials, settings)
+        """Register this worker in the study, and queue the known configurations that have never been queued.
+
+        Workers that join at the same moment may queue a trial twice. Only the first of the two is measured. Dead
+        processes on this machine are found here, and those on other machines by the storage's heartbeat.
+
+        Returns the number of trials of dead processes that were requeued.
+        """
+        begun = len(trials.get_trials(deepcopy=False))
+        own = f"{WORKER}{worker()}"
+        first = not any(name.startswith(WORKER) and name != own for name in trials.user_attrs)
+        trials.set_user_attr(own, True)
+        # The same seed would draw the same configurations again, in a resumed study and in another worker.
+        trials.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
+        dead = put_back(trials, is_dead)
+        # A trial of a process that died before signing it does not count as queued, so its configuration is queued
+        # again.
+        queue_known(trials, settings, lambda one: one.state is not TrialState.RUNNING or "worker" in one.user_attrs)
+        return dead
 
     @override
     def search(self, study: PreparedStudy, after: Callable[[FrozenTrial], None]) -> str:
@@ -97,10 +114,10 @@ class Workers(OneProcess):
         trials = study.trials
 
         def claimed(claim: Claim) -> StudyResult:
-            if others_running(trials):
+            if self.others_running(trials):
                 study.say("Waiting for the last trials of the other workers before the best trials are confirmed.")
-            while others_running(trials) or known_waiting(trials):
-                while others_running(trials):
+            while self.others_running(trials) or known_waiting(trials):
+                while self.others_running(trials):
                     sleep(POLL_SECONDS)
                 search()  # even if nothing is left: trials.csv then has the last trials of the other workers
             if found := self.unchanged(trials):
@@ -119,30 +136,6 @@ def last_result(confirmations: optuna.Study) -> StudyResult | None:
     """Return the last result of a study; None if the study has not ended."""
     ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
     return StudyResult.read(next(filter(None, reversed(ends)), None))
-
-
-def sign_in(study: optuna.Study, settings: Sweep) -> int:
-    """Register this worker in the study, and queue the known configurations that have never been queued.
-
-    Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured. Dead
-    processes on this machine are found here, and those on other machines by the storage's heartbeat.
-
-    Returns the number of trials of dead processes that were requeued.
-    """
-    begun = len(study.get_trials(deepcopy=False))
-    own = f"{WORKER}{worker()}"
-    first = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
-    study.set_user_attr(own, True)
-    # The same seed would draw the same configurations again, in a resumed study and in another worker.
-    study.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
-    dead = put_back(study, is_dead)
-    # A trial of a process that died before signing it does not count as queued, so its configuration is queued again.
-    queue_known(
-        study,
-        settings,
-        lambda trial: trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs,
-    )
-    return dead
 
 
 class SharedSearch(StudySearch):
@@ -206,21 +199,16 @@ class SharedSearch(StudySearch):
         return self._measured_before(trial, candidate)
 
 
-def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
+def running(study: optuna.Study) -> list[FrozenTrial]:
     """Return the running trials, after requeuing those of dead processes and marking them as failed."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             optuna.storages.fail_stale_trials(study)
-        put_back(study, dead)
+        put_back(study, is_dead)
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     return retry_lost(look)
-
-
-def others_running(study: optuna.Study) -> bool:
-    """Return whether another process is measuring a trial."""
-    return any("worker" in trial.user_attrs for trial in running(study, is_dead))
 
 
 class TakenOverError(Exception):
@@ -263,7 +251,7 @@ def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], S
         number = trial.number
         trial.set_user_attr("worker", worker())
         # If two workers claim at the same moment, the earlier claim counts.
-        if any(one.number < number for one in running(confirmations, is_dead)):
+        if any(one.number < number for one in running(confirmations)):
             raise optuna.TrialPruned
         try:
             results.append(confirm(Claim(confirmations, trial)))

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script, it is this fi
 
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, opened, settings
-from specexp.sweep.workers import SharedSearch, others_running, sign_in
+from specexp.sweep.workers import SharedSearch, Workers
 
 TRIALS = 24
 
@@ -26,8 +26,9 @@ if __name__ == "__main__":
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
     study = opened(chosen, folder)
-    sign_in(study, chosen)
+    process = Workers(None, chosen)
+    process.join(study, chosen)
     SharedSearch(study, chosen, bench).run()
-    while others_running(study):  # as before a confirmation
+    while process.others_running(study):  # as before a confirmation
         time.sleep(0.5)
     print("\n".join(bench.measured))

@@ -17,7 +17,7 @@ from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trial_queue import put_back, queue_known
 from specexp.sweep.trials import Candidate, Measurement, ShouldStop
-from specexp.sweep.workers import SharedSearch, sign_in
+from specexp.sweep.workers import SharedSearch, Workers
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -121,7 +121,7 @@ def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") ->
             resume(study, chosen)
             StudySearch(study, chosen, bench).run()
         else:
-            sign_in(study, chosen)
+            Workers(None, chosen).join(study, chosen)
             SharedSearch(study, chosen, bench).run()
     return study
 

@@ -22,7 +22,7 @@ from specexp.base.start import masked
 from specexp.config import ConfigError
 from specexp.sweep.storage import check_storage
 from specexp.sweep.trial_queue import MAX_RETRIES, enqueue, put_back
-from specexp.sweep.workers import SharedSearch, sign_in
+from specexp.sweep.workers import SharedSearch, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -71,7 +71,7 @@ def test_opening_a_study_waits_for_a_restarting_server(server, url, tmp_path):
 def test_a_search_goes_on_after_a_cut_within_any_statement(server, url, tmp_path):
     chosen = settings(storage=url, n_trials=24)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen)
+    Workers(None, chosen).join(study, chosen)
     searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)

@@ -16,7 +16,6 @@ from specexp.sweep.workers import (
     Workers,
     claim_confirmation,
     open_confirmations,
-    sign_in,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage")
@@ -80,7 +79,7 @@ def test_a_worker_that_continues_a_study_counts_the_trials_of_dead_ones(url, tmp
 def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tmp_path):
     chosen = settings(n_trials=3, storage=url)
     studies = [opened(chosen, tmp_path) for _ in range(2)]
-    sign_in(studies[0], chosen)
+    Workers(None, chosen).join(studies[0], chosen)
     for trial in studies[0].trials:  # as if the other worker had not seen them
         studies[0].enqueue_trial(trial.user_attrs["queued"], user_attrs=trial.user_attrs)
     benches = [FakeBench(), FakeBench()]
@@ -94,7 +93,7 @@ def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tm
 def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(url, tmp_path, monkeypatch):
     chosen = settings(n_trials=3, storage=url, confirm={"best": 1})
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen)
+    Workers(None, chosen).join(study, chosen)
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()
