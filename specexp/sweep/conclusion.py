@@ -146,7 +146,8 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
     confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
     atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
     float32 = bench.in_float32(confirmed, records)
-    shown = table(config.name, config.question, confirmation, study.bench.predict(None), float32)
+    title = config.question or f"{config.name}: confirmed on prompts the search did not see"
+    shown = table(title, confirmation, study.bench.predict(None), float32)
     data = bench.data("confirm")
     kinds = category_table(records)
     texts = texts_of(data.prompts)

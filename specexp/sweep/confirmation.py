@@ -217,11 +217,7 @@ def _confirmed(
 
 
 def table(
-    name: str,
-    question: str | None,
-    confirmation: Confirmation,
-    predicted_plain: Predicted | None = None,
-    float32: InFloat32 | None = None,
+    title: str, confirmation: Confirmation, predicted_plain: Predicted | None = None, float32: InFloat32 | None = None
 ) -> Table:
     """Return a table of candidates (fastest first) and baselines; the baselines come first if no candidate is faster.
 
@@ -266,8 +262,7 @@ def table(
     plain = [row(PLAIN, BASELINES[PLAIN], predicted_plain if predicts else None, 0, 1)]
     if EAGER in arm_names(records):
         plain.append(row(EAGER, BASELINES[EAGER], None, 0, paired_speedup(records, EAGER, PLAIN)))
-    title = clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock)
-    shown = Table(title, heads)
+    shown = Table(clock.titled(title, own.clock), heads)
     shown.rows = [*candidates, *plain] if confirmation.winner.over_plain.is_faster else [*plain, *candidates]
     prompts = len({record.prompt_id for record in records})
     fewest = min(len({record.prompt_id for record in records if record.arm == one.name}) for one in confirmed)

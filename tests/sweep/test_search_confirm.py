@@ -45,7 +45,7 @@ def confirmation(confirmed, records):
 
 
 def shown(confirmed, records):
-    return table("study", None, confirmation(confirmed, records))
+    return table("study", confirmation(confirmed, records))
 
 
 @pytest.mark.parametrize(
