@@ -72,7 +72,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     if dry_run:
         from specexp.sweep.preparation import left_out_lines, rehearse
 
-        possible, impossible = rehearse(config, settings)
+        possible, impossible = rehearse(config)
         show(config, possible, console)
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Any, get_args
@@ -24,17 +24,12 @@ from specexp.sweep.study_config import StudyConfig
 _LISTED = 3  # maximum number of names in a sentence
 
 
-def without_impossible(
-    config: StudyConfig, sweep: Sweep, compose: Callable[[Mapping[str, Any]], object]
-) -> tuple[Sweep, dict[str, str]]:
+def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
     """Remove choices of whole parts, and known configurations, that cannot be built.
 
     A choice is removed if it fails in every combination with other choices, with all numbers at their lowest and with
     all at their highest. Two choices that fail only together are kept; a trial that draws both fails at once.
     A candidate that needs acceptance counts is kept too, because it cannot be built before they are counted.
-
-    Args:
-        compose: Composes a candidate from overrides; raises ValueError if it cannot be built.
 
     Returns:
         The sweep without them, and the reason for removing each choice or configuration, by name.
@@ -42,11 +37,12 @@ def without_impossible(
     Raises:
         ConfigError: A key of the space has no choices left.
     """
+    config, sweep = bench.config, bench.config.sweep
 
     def refusal(overrides: Mapping[str, Any]) -> str | None:
         try:
             if not awaits_counts(config.with_overrides(overrides), sweep):
-                compose(overrides)
+                bench.try_to_compose(overrides)
         except ValueError as error:
             return first_line(error)
         return None
@@ -115,12 +111,12 @@ class _Fixed:
         return (low, high)[self._end]
 
 
-def open_bench(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Bench:
+def open_bench(config: StudyConfig, pair: ModelPair | None = None) -> Bench:
     """Return a bench that replays a recording or runs the models; raises ConfigError if these cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
         return live_bench(config, pair or build_pair(config), latency)
-    return ReplayBench(config, latency, confirms=settings.confirm is not None)
+    return ReplayBench(config, latency, confirms=config.sweep.confirm is not None)
 
 
 def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
@@ -148,18 +144,18 @@ def check_prompts(bench: Bench) -> None:
             )
 
 
-def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
+def rehearse(config: StudyConfig) -> tuple[Sweep, dict[str, str]]:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
     Returns the result of :func:`without_impossible`. Raises ValueError if a part of the experiment cannot be used, or
     if no candidate can be exported as ``sweep.export.kind``.
     """
-    check_sampler(settings, config.checker)
-    bench = open_bench(config, settings, None if config.replayed else build_outline(config))
+    check_sampler(config.sweep, config.checker)
+    bench = open_bench(config, None if config.replayed else build_outline(config))
     check_prompts(bench)
-    possible, left_out = without_impossible(config, settings, bench.try_to_compose)
-    if settings.export is not None:
-        _check_export(possible, bench, settings.export.kind)
+    possible, left_out = without_impossible(bench)
+    if possible.export is not None:
+        _check_export(possible, bench, possible.export.kind)
     return possible, left_out
 
 

@@ -121,9 +121,9 @@ def prepare(
     say = partial(console.print, highlight=False, soft_wrap=True)
     warn_of_load(config)
     use_threads(config)
-    bench = open_bench(config, settings)
+    bench = open_bench(config)
     check_prompts(bench)
-    possible, impossible = without_impossible(config, settings, bench.try_to_compose)
+    possible, impossible = without_impossible(bench)
     # Nothing has been written so far, so a mistake in models, prompts or parts leaves nothing behind.
     trials = trials or process.open()
     bench.check_rendered(trials)

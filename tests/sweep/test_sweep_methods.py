@@ -3,6 +3,7 @@ are left out where the pair has none.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.small_study import refused, write
@@ -99,7 +100,7 @@ def test_a_choice_is_left_out_only_if_both_ends_of_its_numbers_cannot_be_built(m
             raise ValueError("these do not go together")
 
     config = load_config(write(methods))
-    possible, left_out = without_impossible(StudyConfig(config), config.sweep, compose)
+    possible, left_out = without_impossible(SimpleNamespace(config=StudyConfig(config), try_to_compose=compose))
     assert {1, 4} <= set(lengths)
     assert left_out == dict.fromkeys(("method 'lookup'", "looks up 2"), "these do not go together")
     assert [choice["name"] for choice in possible.space["method"].choices] == ["chain"]
