@@ -170,17 +170,15 @@ class HuggingFaceArm(Arm):
             prompt_tokens += len(longer) - len(context)
             runs.append(self.generate(longer, sequence_name(prompt, sample), max_new_tokens))
             context = [*longer, *runs[-1].token_ids]
+        steps = [step for run in runs for step in zip(run.tokens_of_pass, run.seconds_of_pass, strict=True)]
+        decode_seconds = sum(run.decode_seconds for run in runs)
         return self.record(
             prompt,
             sample,
             runs,
             prompt_tokens=prompt_tokens,
-            decode_seconds=sum(run.decode_seconds for run in runs),
-            **in_loops(
-                [run.token_ids for run in runs],
-                [step for run in runs for step in zip(run.tokens_of_pass, run.seconds_of_pass, strict=True)],
-                sum(run.decode_seconds for run in runs),
-            ),
+            decode_seconds=decode_seconds,
+            **in_loops([run.token_ids for run in runs], steps, decode_seconds),
             decode_tokens=sum(len(run.token_ids) - run.tokens_of_pass[0] for run in runs),
             beyond_profile=sum(run.beyond_profile for run in runs),
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from rich.console import Console
+from rich.table import Table
 
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.start import masked
@@ -150,8 +151,6 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
     """Print what a study would search and measure."""
-    from rich.table import Table
-
     console.print(f"study {config.name}: {settings.n_trials} trials, including known configurations")
     goals = [f"{name} ({way})" for name, way in directions_of(settings).items()]
     console.print(f"objectives: {', '.join(goals)}")

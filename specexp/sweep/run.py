@@ -117,7 +117,6 @@ def prepare(
         started: When this start of the study began, in seconds since the epoch.
     """
     config = process.config
-    settings = process.settings
     say = partial(console.print, highlight=False, soft_wrap=True)
     warn_of_load(config)
     use_threads(config)

@@ -14,8 +14,6 @@ from specexp.tracking.names import MODELLED, PLAIN, SPEEDUP, TOKENS_PER_SECOND, 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
-TRIAL_TABLE = "trials"
-
 
 @dataclass(frozen=True)
 class DashboardPanel:
@@ -116,7 +114,7 @@ def describe_dashboard(study: str, searched: Sequence[str], modelled: bool = Fal
                 _bars(f"{word}seconds per phase".capitalize(), *phases, title_x=f"{word}seconds"),
                 _bars(f"{word}tokens per second".capitalize(), before + TOKENS_PER_SECOND),
             ],
-            "Trials and trees": [_table(TRIAL_TABLE), _media("Tree", "tree_view")],
+            "Trials and trees": [_table("trials"), _media("Tree", "tree_view")],
             "Prompts, token by token": [_table("prompts"), _media("Outputs", "prompts_view")],
         },
     )

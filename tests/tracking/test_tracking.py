@@ -21,7 +21,7 @@ from specexp.bench.metrics import figures_of
 from specexp.core.outcome import PHASES
 from specexp.report.publish import Report, publish
 from specexp.report.sections import folding_tree, prompts_shown
-from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
+from specexp.tracking.dashboard import describe_dashboard
 from specexp.tracking.mode import logged_in, resolve_mode
 from specexp.tracking.names import nest_parameters, parameter_key, table_columns, to_json
 from specexp.tracking.tracker import Tracker
@@ -306,7 +306,7 @@ def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     publish(Report(parts=[page, tree]), tmp_path, tracker, kind="study")
     trial, whole = sorted(offline_runs(tmp_path), key=lambda found: "speedup" not in found["summary"])
     logged = {key for line in records(whole["folder"], "history") for key in line["item"]}
-    shown = {re.split(r"[./]", key)[0] for key in logged} | {TRIAL_TABLE}
+    shown = {re.split(r"[./]", key)[0] for key in logged} | {"trials"}
     dashboard = describe_dashboard("shapes", ["builder.init_args.nodes"])
     for panels in dashboard.sections.values():
         for panel in panels:
