@@ -51,16 +51,13 @@ class OneProcess:
 
     def find(self) -> optuna.Study | None:
         """Return the study if an earlier process made it; raises StudyError if it cannot be continued."""
-        if not self._exists():
+        if self.settings.storage is None and not (self.config.folder / "journal.log").exists():
             return None
         try:
             names = retry_lost(lambda: optuna.get_all_study_names(self.storage))
         except (StorageInternalError, SQLAlchemyError):
             return None  # the tables of another program, which ``open`` reports
         return self.open() if self.config.name in names else None
-
-    def _exists(self) -> bool:
-        return (self.config.folder / "journal.log").exists()
 
     def open(self) -> optuna.Study:
         """Create the study, or load it to continue it; raises StudyError if it was made with other settings."""

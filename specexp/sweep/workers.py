@@ -58,10 +58,6 @@ class Workers(OneProcess):
         yield ""
 
     @override
-    def _exists(self) -> bool:
-        return True
-
-    @override
     def open(self) -> optuna.Study:
         trials = super().open()
         self.confirmations = open_confirmations(self.config.name, self.storage)
