@@ -25,8 +25,7 @@ def plain_of(arms: Sequence[Arm], baseline: str | None) -> LearningArm | None:
         raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
     plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, LearningArm)), None)
     if baseline is not None and plain is None:
-        listed = ", ".join(names)
-        raise ValueError(f"baseline must be an arm with parts of ours, got {baseline!r}; arms are {listed}")
+        raise ValueError(f"baseline must be an arm with parts of ours, got {baseline!r}; arms are {', '.join(names)}")
     return plain
 
 
