@@ -306,9 +306,9 @@ def draw_trees(
         axes.set_xlim(middle - inches / unit / 2, middle + inches / unit / 2)
         axes.set_ylim((0.25 - tall) / unit, 0.25 / unit)
         axes.set_aspect("equal")
-        places = np.stack([x, -row_height / unit * shape.depths])
-        _draw_edges(axes, shape, places, hit_rates)
-        _draw_nodes(axes, shape, places, hit_rates, unit)
+        coordinates = np.stack([x, -row_height / unit * shape.depths])
+        _draw_edges(axes, shape, coordinates, hit_rates)
+        _draw_nodes(axes, shape, coordinates, hit_rates, unit)
         axes.set_title(heading, fontsize=8.5, color=INK)
         axes.axis("off")
     legend = "number: rank of the candidate" + f"; percentage: {meaning}" * bool(hit_rates)
@@ -334,9 +334,9 @@ _Coordinates = NDArray[np.float64]
 """The x and y coordinates of a tree's rows, ``[2, n + 1]``."""
 
 
-def _draw_edges(axes: Axes, shape: TreeShape, places: _Coordinates, hit_rates: Mapping[RankPath, float]) -> None:
+def _draw_edges(axes: Axes, shape: TreeShape, coordinates: _Coordinates, hit_rates: Mapping[RankPath, float]) -> None:
     """Draw curves from parents to children. The more often a child is accepted, the wider its curve."""
-    x, y = places
+    x, y = coordinates
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -348,10 +348,10 @@ def _draw_edges(axes: Axes, shape: TreeShape, places: _Coordinates, hit_rates: M
 
 
 def _draw_nodes(
-    axes: Axes, shape: TreeShape, places: _Coordinates, hit_rates: Mapping[RankPath, float], unit: float
+    axes: Axes, shape: TreeShape, coordinates: _Coordinates, hit_rates: Mapping[RankPath, float], unit: float
 ) -> None:
     """Draw each node as a circle with its rank inside. Coordinates are in units of ``unit`` inches."""
-    x, y = places
+    x, y = coordinates
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))

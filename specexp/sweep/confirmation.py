@@ -81,7 +81,7 @@ class Confirmation:
 
     @property
     def is_multi_sequence(self) -> bool:
-        """Whether several sequences were decoded for each prompt."""
+        """True if several sequences were decoded for each prompt."""
         return any(record.group is not None for record in self.records)
 
     @property
