@@ -25,7 +25,6 @@ from specexp.config.next_step import (
 )
 from specexp.report.publish import is_study
 from specexp.servers.options import ENDPOINT, watches_server
-from specexp.servers.verify import verify_endpoint
 
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
@@ -48,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if watches_server(given):
+        from specexp.servers.verify import verify_endpoint
+
         if not given[0].startswith("-"):
             return fail(f"{ENDPOINT} takes no configuration file, got {given[0]}: leave it out")
         return verify_endpoint(given)
