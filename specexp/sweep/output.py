@@ -191,8 +191,7 @@ class Exporter:
         """Write the artifacts."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/{BEST}"
         if not self.candidates:
-            nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
-            return Exported([nothing])
+            return Exported([f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."])
         best = self.best
         tree = best or self.candidates[0]
         artifact, sentences = self._write(tree, (BEST_TREE, *(() if best is None else (BEST,))))

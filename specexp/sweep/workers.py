@@ -83,8 +83,7 @@ class Workers(OneProcess):
         # The same seed would draw the same configurations again, in a resumed study and in another worker.
         trials.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
         dead = put_back(trials, is_dead)
-        # A trial of a process that died before signing it does not count as queued, so its configuration is queued
-        # again.
+        # A trial of a process that died before signing it does not count: its configuration is queued again.
         queue_known(trials, settings, lambda one: one.state is not TrialState.RUNNING or "worker" in one.user_attrs)
         return dead
 
@@ -104,8 +103,7 @@ class Workers(OneProcess):
     def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
         """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
 
-        If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes
-        nothing.
+        If this worker dies, its claim passes to the next one. A suspended worker that loses its claim writes nothing.
         """
         trials = study.trials
 

@@ -295,8 +295,7 @@ class _Reference:
         assert isinstance(arm, LearningArm)
         self.arm = arm
         self.joint: JointTest | None = None  # test without drafts, shared by all deterministic compositions
-        few = prompts[: settings.prompts]
-        self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]
+        self._few = [(one.prompt_id, one.turn_ids(backend.tokenizer, 0, [])) for one in prompts[: settings.prompts]]
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
     def record(self, prompt: Prompt, sample: int) -> PromptRecord:
