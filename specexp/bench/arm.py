@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.base.messages import type_and_line
-from specexp.bench.record import (
-    COUNTS,
-    LEARNED,
-    MEASURED,
-    MOST_RANDOM,
-    PromptRecord,
-    by_position,
-    describe as describe,
-)
+from specexp.bench.record import COUNTS, LEARNED, MEASURED, MOST_RANDOM, PromptRecord, by_position, describe as describe
 from specexp.config.schema import Generation as Generation
 from specexp.core.context import loop_of
 from specexp.core.outcome import PHASES, Outcome

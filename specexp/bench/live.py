@@ -10,16 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from specexp.artifacts import Fingerprint, fingerprint
-from specexp.bench.arm import (
-    Arm,
-    Generation,
-    LearningArm,
-    ModelledSeconds,
-    StepTimes,
-    eos_of,
-    in_loops,
-    sequence_name,
-)
+from specexp.bench.arm import Arm, Generation, LearningArm, ModelledSeconds, StepTimes, eos_of, in_loops, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference

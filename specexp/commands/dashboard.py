@@ -10,12 +10,7 @@ from specexp.base.messages import first_line
 from specexp.bench.experiment import check_experiment, is_plain
 from specexp.config import Config, ConfigError
 from specexp.config.command import check_tracking, current_result, fail, run_command
-from specexp.tracking.dashboard import (
-    build_workspace,
-    describe_comparison,
-    describe_dashboard,
-    describe_studies,
-)
+from specexp.tracking.dashboard import build_workspace, describe_comparison, describe_dashboard, describe_studies
 from specexp.tracking.mode import logged_in, project_of
 
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]

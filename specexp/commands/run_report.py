@@ -19,13 +19,7 @@ from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of, verdict_sentence
 from specexp.config import Config, arms_of, build_builder, is_replayed
 from specexp.config.layers import PARTS
-from specexp.config.next_step import (
-    artifact_again,
-    command_line,
-    experiment_again,
-    init_options,
-    more_prompts,
-)
+from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options, more_prompts
 from specexp.data import LoadedPrompts
 from specexp.engines.settings import engines_note
 from specexp.report.analysis import Analysis

@@ -28,14 +28,7 @@ from specexp.report.comparison import category_table, failed_answers, first_toke
 from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
 from specexp.report.sections import prompts_shown, texts_of
-from specexp.sweep.confirmation import (
-    BASELINES,
-    Confirmation,
-    answer,
-    confirm,
-    sentences,
-    table,
-)
+from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, sentences, table
 from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, next_steps, summary_of
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import StudyPlan

@@ -28,15 +28,7 @@ from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of
 from specexp.sweep.storage import MADE_OF, own_study, retry_lost, storage_error
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trial_queue import known_waiting, requeue
-from specexp.sweep.trials import (
-    FINISHED,
-    Candidate,
-    Measurement,
-    ShouldStop,
-    confirmable,
-    distinct_finished,
-    reason_of,
-)
+from specexp.sweep.trials import FINISHED, Candidate, Measurement, ShouldStop, confirmable, distinct_finished, reason_of
 from specexp.tracking.names import SPEEDUP
 
 PATIENCE = 50

@@ -16,13 +16,7 @@ from specexp.bench.experiment import check_experiment, rehearse
 from specexp.config import Config, check_rows
 from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.named_artifacts import local
-from specexp.config.next_step import (
-    artifact_again,
-    command_line,
-    experiment_again,
-    model_options,
-    trust_options,
-)
+from specexp.config.next_step import artifact_again, command_line, experiment_again, model_options, trust_options
 from specexp.report.publish import is_study
 from specexp.servers.options import ENDPOINT, watches_server
 

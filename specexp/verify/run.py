@@ -55,16 +55,7 @@ from specexp.verify.joint import EqualityTest, JointTest
 from specexp.verify.report import report
 from specexp.verify.result import Finding, LosslessCheck, LosslessReport, StepEndings
 from specexp.verify.statistics import SHARE
-from specexp.verify.toy import (
-    MANNERS,
-    Manner,
-    Tally,
-    ToyLaw,
-    compare_chunk,
-    compose,
-    sample_chunk,
-    toy_vocabulary,
-)
+from specexp.verify.toy import MANNERS, Manner, Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
