@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
@@ -14,8 +13,6 @@ from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.core.wrappers import BuilderWrapper
-
-Number = TypeVar("Number", np.float32, np.float64)
 
 
 class Graft(BuilderWrapper):
@@ -125,16 +122,17 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
         return tree
     graft = np.ones(size + added, dtype=np.bool_)
     graft[:size] = False if tree.grafted is None else tree.grafted
-    kinds = tree.kinds
-    if kinds is not None:
-        kinds = np.append(kinds, np.full(added, NodeKind.POINT_MASS, dtype=np.int8))
+
+    def longer(values: Any, rest: float) -> Any:
+        return None if values is None else np.append(values, np.full(added, rest, dtype=values.dtype))
+
     return replace(
         tree,
         shape=_longer_shape(tree.shape, parents, ranks),
         tokens=np.append(tree.tokens, tokens),
-        log_probs=None if tree.log_probs is None else _followed_by(tree.log_probs, np.nan, added),
-        kinds=kinds,
-        values=None if tree.values is None else _followed_by(tree.values, 0.0, added),
+        log_probs=longer(tree.log_probs, np.nan),
+        kinds=longer(tree.kinds, NodeKind.POINT_MASS),
+        values=longer(tree.values, 0.0),
         grafted=graft,
     )
 
@@ -154,7 +152,3 @@ def _longer_shape(shape: TreeShape, parents: list[int], ranks: list[int]) -> Tre
     # cached properties of the longer shape, from those of the shorter one
     longer.__dict__.update(depths=np.array(depths), ancestor_mask=mask, children=tuple(children))
     return longer
-
-
-def _followed_by(numbers: NDArray[Number], value: float, count: int) -> NDArray[Number]:
-    return np.append(numbers, np.full(count, value, dtype=numbers.dtype))

@@ -42,7 +42,9 @@ class KConfig(StaticTree):
     """
 
     def __init__(self, widths: list[int], candidates: Selection = "top-k") -> None:
-        super().__init__(_full_tree(type(self).__name__, widths), candidates=candidates)
+        size_of(type(self).__name__, widths)
+        levels = (product(*map(range, widths[:depth])) for depth in range(1, len(widths) + 1))
+        super().__init__([list(path) for level in levels for path in level], candidates=candidates)
 
 
 # Number of children of each node in the figure, breadth first: root, depth 1, 2, ... (Luo et al. 2024, Figure 5).
@@ -60,7 +62,12 @@ class TokenRecyclingTree(StaticTree):
     """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): feeds 81 tokens, outputs at most 7 per step."""
 
     def __init__(self) -> None:
-        super().__init__(_paths_of_child_counts(_FIGURE_5))
+        paths: list[list[int]] = []
+        level: list[list[int]] = [[]]
+        for counts in _FIGURE_5:
+            level = [[*parent, rank] for parent, count in zip(level, counts, strict=True) for rank in range(count)]
+            paths += level
+        super().__init__(paths)
 
 
 def size_of(name: str, widths: Sequence[int]) -> tuple[int, int]:
@@ -77,20 +84,3 @@ def size_of(name: str, widths: Sequence[int]) -> tuple[int, int]:
         if nodes > MOST_NODES:  # checked here, before a product of thousands of widths is computed
             raise ValueError(f"{name}: widths must make at most {MOST_NODES} nodes, got at least {nodes}")
     return nodes, row
-
-
-def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
-    size_of(name, widths)
-    return [
-        list(path) for depth in range(len(widths)) for path in product(*(range(width) for width in widths[: depth + 1]))
-    ]
-
-
-def _paths_of_child_counts(levels: Sequence[Sequence[int]]) -> list[list[int]]:
-    paths: list[list[int]] = []
-    above: list[list[int]] = [[]]
-    for counts in levels:
-        below = [[*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)]
-        paths += below
-        above = below
-    return paths

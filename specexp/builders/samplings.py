@@ -37,19 +37,12 @@ class Columns:
         """Return the filled part of a column as a view."""
         return self._columns[name][: self.size]
 
-    def reserve(self, entries: int) -> None:
-        """Make room for more entries."""
-        if self.size + entries <= self._room:
-            return
-        self._room = 2 * (self.size + entries)
-        for name, column in self._columns.items():
-            self._columns[name] = np.empty(self._room, dtype=column.dtype)
-            self._columns[name][: self.size] = column[: self.size]
-
     def append(self, entries: int, /, **values: Any) -> None:
         """Append entries to every column, given either one value for all entries or one per entry."""
-        self.reserve(entries)
         start, self.size = self.size, self.size + entries
+        if self.size > self._room:
+            self._room = 2 * self.size
+            self._columns = {name: np.resize(column, self._room) for name, column in self._columns.items()}
         for name, value in values.items():
             self._columns[name][start : self.size] = value
 

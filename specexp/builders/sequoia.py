@@ -132,10 +132,7 @@ def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) 
 
 def _fastest(trees: BestTrees, max_depth: int, pass_ms: NDArray[np.float64], draft_ms: float) -> tuple[int, int, float]:
     best = (0, 0, 0.0)
-    depth = 0
-    # a deeper tree still has a larger value
-    while depth < max_depth and trees.useful_depth(depth + 1) > depth:
-        depth += 1
+    for depth in range(1, trees.useful_depth(max_depth) + 1):
         values = trees.values(depth)
         speedups = values * pass_ms[0] / (pass_ms + depth * draft_ms)
         speedups[1:][values[1:] == values[:-1]] = 0.0  # more nodes do not raise the value here

@@ -27,24 +27,16 @@ class SpecInfer(TreeBuilder):
 
     kind = NodeKind.DRAWN_WITH_REPLACEMENT
     accepts_fewer_candidates = True  # a node may be drawn more often than there are tokens
+    max_nodes: int = 1
+    max_candidates: int = 1
 
     def __init__(self, widths: list[int]) -> None:
         self.widths = list(widths)
-        self._most, self._widest = size_of(type(self).__name__, widths)
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self._most
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self._widest
+        self.max_nodes, self.max_candidates = size_of(type(self).__name__, widths)
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        most, depth = plan.within(self._most, len(self.widths))
+        most, depth = plan.within(self.max_nodes, len(self.widths))
         tokens, parents, ranks, log_probs = [root], [-1], [-1], [0.0]
         drawn = [1]  # how often each row was drawn
         draws: dict[int, tuple[int, ...]] = {}
