@@ -58,15 +58,11 @@ class Costs:
         """Return the cost of a step that feeds ``tokens`` tokens to the target, including the root."""
         if tokens <= 1 and not pass_tokens:
             return 1.0
-        cost = self.target(tokens) + self.draft(pass_tokens)
-        if self.ratio is None:  # the profile's step already includes one new token
-            profile = self._profile()
-            cost += profile.token_ms / 1e3 / profile.step_seconds(1) * (new_tokens - 1)
-        return cost
-
-    def target(self, tokens: int) -> float:
-        """Return the cost of a step with a draft and one new token, excluding its draft passes."""
-        return 1.0 if self.ratio is not None else self._cached("target", tokens)
+        if self.ratio is not None:
+            return 1.0 + self.draft(pass_tokens)
+        profile = self._profile()
+        cost = self._cached("target", tokens) + self.draft(pass_tokens)  # of a step with one new token
+        return cost + profile.token_ms / 1e3 / profile.step_seconds(1) * (new_tokens - 1)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
         """Return the cost of all draft passes, given the number of tokens in each."""

@@ -58,16 +58,6 @@ class NodeBudget(Controller):
 
     sees_load = True
     state = "carry"
-    _sums: NDArray[np.float64]
-    _drafting: NDArray[np.float64]
-    _costs: NDArray[np.float64]
-    _weights: NDArray[np.float64] | None
-    _step: int
-    _fitted: int
-    _observed: bool
-    _drafted: bool  # whether to replan soon
-    _passes: list[tuple[int, int, float]]
-    _plans: dict[Context, Plan]
 
     def __init__(
         self,
@@ -84,6 +74,19 @@ class NodeBudget(Controller):
         self.from_lanes = from_lanes
         self._profile: LatencyProfile | None = None
         self.reset()
+
+    @override
+    def reset(self) -> None:
+        self._sums = np.zeros((2, 0))  # [2, n]
+        self._drafting = np.zeros(4)  # drafted nodes, draft passes, seconds of drafting, planned nodes
+        # least squares: matrix and right-hand side
+        self._costs = np.zeros((2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size))
+        self._weights: NDArray[np.float64] | None = None
+        self._passes: list[tuple[int, int, float]] = []
+        self._step = self._fitted = 0  # passes so far, and at the last fit
+        self._observed = self._drafted = False  # since the last plan; the latter means to replan soon
+        self._lanes: PerSequence[_Lane] = PerSequence()
+        self._plans: dict[Context, Plan] = {}  # of the next pass, once computed
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -235,18 +238,6 @@ class NodeBudget(Controller):
     def watched(self) -> dict[str, float]:
         lanes = [one for one in (1, 4, 16) if self.knows]
         return {f"nodes_at_{one}_lanes": sum(self.share(self._values([None] * one), one)) / one for one in lanes}
-
-    @override
-    def reset(self) -> None:
-        self._sums = np.zeros((2, 0))  # [2, n]
-        self._drafting = np.zeros(4)  # drafted nodes, draft passes, seconds of drafting, planned nodes
-        # least squares: matrix and right-hand side
-        self._costs = np.zeros((2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size))
-        self._weights, self._passes = None, []
-        self._step = self._fitted = 0  # passes so far, and at the last fit
-        self._observed = self._drafted = False  # since the last plan
-        self._lanes: PerSequence[_Lane] = PerSequence()
-        self._plans = {}  # of the next pass, once computed
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -107,8 +107,6 @@ class QLearning(Controller):
         1.564...
     """
 
-    table: QTable
-
     def __init__(
         self,
         signals: list[Signal] | None = None,
