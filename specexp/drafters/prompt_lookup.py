@@ -47,9 +47,7 @@ class PromptLookup(TokenDrafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if context not in self._indexes:
-            self._indexes[context] = _SuffixIndex(self.min_ngram, self.max_ngram)
-        self._indexes[context].extend_to(context)
+        self._indexes.setdefault(context, _SuffixIndex(self.min_ngram, self.max_ngram)).extend_to(context)
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -64,9 +62,7 @@ class PromptLookup(TokenDrafter):
     def next_token(self, context: Context, path: tuple[int, ...]) -> int:
         index = self._indexes[context]
         index.extend_to(context)
-        missing = self.max_ngram - len(path)
-        tail = (*context.token_ids[-missing:].tolist(), *path) if missing > 0 else path
-        found = index.continuations(tail, 1)
+        found = index.continuations((*context.token_ids[-self.max_ngram :].tolist(), *path), 1)
         return found[0] if found else NO_CANDIDATE
 
     @override

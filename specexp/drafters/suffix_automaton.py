@@ -89,25 +89,16 @@ class SuffixAutomaton(TokenDrafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
-        wanted, text = min(request.k, self.max_candidates), self._texts[context]
-        walks = self._walks(text)
-        deepest = self._deepest(text, walks)
+        wanted, text = min(request.k, self.max_candidates), self._current(context)
         for number, row in enumerate(request.rows.tolist()):
-            path = request.path_tokens(row)
-            if len(path) >= deepest:
-                continue
-            found = self._ranked(text, self._walk(text, path, walks), wanted)
+            found = self._ranked(text, request.path_tokens(row), wanted)
             tokens[number, : len(found)] = [token for token, _ in found]
             log_probs[number, : len(found)] = [value for _, value in found]
         return Candidates(tokens, log_probs)
 
     @override
     def next_token(self, context: Context, path: tuple[int, ...]) -> int:
-        text = self._texts[context]
-        walks = self._walks(text)
-        if len(path) >= self._deepest(text, walks):
-            return NO_CANDIDATE
-        found = self._ranked(text, self._walk(text, path, walks), 1)
+        found = self._ranked(self._current(context), path, 1)
         return found[0][0] if found else NO_CANDIDATE
 
     @override
@@ -160,25 +151,28 @@ class SuffixAutomaton(TokenDrafter):
         text = self._texts[context]
         text.extend(context.token_ids[len(text.tokens) :].tolist())
 
-    def _walks(self, text: _Text) -> dict[tuple[int, ...], _Walk]:
-        """Return this step's lookups, including the root's, keyed by path."""
+    def _current(self, context: Context) -> _Text:
+        """Return a sequence's text with this step's lookups, which include the root's."""
+        text = self._texts[context]
         clock = text.index.clock
         if text.walked != clock:  # any sequence may have added to the index, which makes lookups stale
             text.walks.clear()
             text.walked = clock
             corpus = None if self._corpus is None else self._corpus.longest(text.tokens)
-            text.walks[()] = (text.place, len(text.tokens), corpus)
-        return text.walks
+            text.walks[()] = root = (text.place, len(text.tokens), corpus)
+            if self.reach is not None:
+                text.deepest = self.reach * next((length for length, _ in self._levels(text, root)), 0)
+        return text
 
-    def _walk(self, text: _Text, path: tuple[int, ...], walks: dict[tuple[int, ...], _Walk]) -> _Walk:
-        known = walks.get(path)
+    def _walk(self, text: _Text, path: tuple[int, ...]) -> _Walk:
+        known = text.walks.get(path)
         if known is None:
-            place, length, run = self._walk(text, path[:-1], walks)
+            place, length, run = self._walk(text, path[:-1])
             place, length = text.index.step(place, length, path[-1])
             corpus = self._corpus
             if corpus is not None and run is not None:
                 run = corpus.step(run, path[-1]) or corpus.longest([*text.tokens[-64:], *path])
-            known = walks[path] = (place, length, run)
+            known = text.walks[path] = (place, length, run)
         return known
 
     def _levels(self, text: _Text, walk: _Walk) -> Iterator[tuple[int, Followers]]:
@@ -190,16 +184,10 @@ class SuffixAutomaton(TokenDrafter):
             levels = iter(sorted(both, key=lambda level: -level[0]))
         return (level for level in levels if level[0] >= self.min_run and level[1])
 
-    def _deepest(self, text: _Text, walks: dict[tuple[int, ...], _Walk]) -> float:
-        return inf if self.reach is None else self.reach * self._run_at(text, walks[()])
-
-    def _run_at(self, text: _Text, walk: _Walk) -> int:
-        return next((length for length, _ in self._levels(text, walk)), 0)
-
-    def _ranked(self, text: _Text, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
+    def _ranked(self, text: _Text, path: tuple[int, ...], wanted: int) -> list[tuple[int, float]]:
         found: dict[int, float] = {}
         left = 1.0  # probability not yet assigned by longer runs
-        for _, followers in self._levels(text, walk):
+        for _, followers in self._levels(text, self._walk(text, path)) if len(path) < text.deepest else ():
             fresh = [(token, count) for token, count in followers if token not in found]
             if not fresh:
                 continue
@@ -228,6 +216,7 @@ class _Text:
         self.place = 0
         self.walks: dict[tuple[int, ...], _Walk] = {}  # lookups by path, valid until the index grows
         self.walked = -1
+        self.deepest = inf  # depth of the deepest node that gets candidates
 
     def extend(self, tokens: list[int]) -> None:
         self.tokens += tokens
