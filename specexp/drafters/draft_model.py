@@ -114,8 +114,7 @@ class DraftModel(Drafter):
             from specexp.core.language_model import runtime_for
 
             runtime = deepcopy(model) if isinstance(model, Runtime) else runtime_for(model)
-            reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size)
-            reduced = reduced or DraftVocabulary.of(runtime)
+            reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size) or DraftVocabulary.of(runtime)
             if reduced is not None:
                 runtime = reduced.runtime(runtime)
             source = _source_of(runtime)
@@ -239,21 +238,19 @@ class DraftModel(Drafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
+        node, kept = 0, list(range(self._pending))
         if self._filled is not None:
-            nodes, pending = self._filled.fed_nodes.tolist(), self._pending
+            nodes = self._filled.fed_nodes.tolist()
             accepted = outcome.accepted if outcome.tree.shape is self._filled else ()
-            kept = [*range(pending), *(pending + nodes.index(row) for row in accepted if row in nodes)]
-            self.source.commit(kept[: len(outcome.context) - 1 - self.source.length])
-        elif self._answers:
-            node, kept = 0, list(range(self._pending))
+            kept += [self._pending + nodes.index(row) for row in accepted if row in nodes]
+        else:
             for row in outcome.accepted:
-                child = self._children.get((node, int(outcome.tree.tokens[row])))
-                if child is None:  # the last accepted node is a leaf that was never fed
+                node = self._children.get((node, int(outcome.tree.tokens[row])), 0)
+                if node == 0:  # the last accepted node is a leaf that was never fed
                     break
-                node = child
                 kept.append(self._pending - 1 + node)
-            room = len(outcome.context) - 1 - self.source.length  # the new root is fed in the next step
-            self.source.commit(kept[:room])
+        if kept:  # the new root is fed in the next step
+            self.source.commit(kept[: len(outcome.context) - 1 - self.source.length])
         self._forget_tree()
 
     @override
@@ -385,6 +382,3 @@ class _Siblings(WeakSet[DraftModel]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Siblings:
-        return _Siblings()

@@ -54,6 +54,8 @@ class DraftSource(ABC):
     It holds the committed rows of one sequence, like a model's KV cache.
 
     Attributes:
+        vocab_size: size of the draft's vocabulary, including tokens that a reduced head cannot draft.
+        context_limit: maximum length of a sequence, in tokens.
         team: a key; sources with equal keys share passes. None if this source does not share passes.
         independent_rows: whether a row's result is bitwise identical regardless of the other rows in its pass.
         vocabulary: the tokens that its head can draft; None for all.
@@ -61,21 +63,13 @@ class DraftSource(ABC):
         most_depth: maximum depth of a tree that it can draft.
     """
 
+    vocab_size: int
+    context_limit: int
     team: Hashable = None
     vocabulary: DraftVocabulary | None = None
     parallel: bool = False
     most_depth: int = 2**31
     independent_rows: bool = False
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """Size of the draft's vocabulary, including tokens that a reduced head cannot draft."""
-
-    @property
-    @abstractmethod
-    def context_limit(self) -> int:
-        """Maximum length of a sequence, in tokens."""
 
     @property
     @abstractmethod
@@ -161,9 +155,6 @@ class ModelSource(DraftSource):
         model: the draft, with a cache that only these sources use.
         slots: the allocator of that cache's slots; None for the first source.
     """
-
-    vocab_size: int = 0
-    context_limit: int = 0
 
     def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
         self.model = self.team = model

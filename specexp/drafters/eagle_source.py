@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,6 @@ class EagleSource(DraftSource):
         vocab_size: size of the target's vocabulary.
         context_limit: maximum number of positions.
     """
-
-    vocab_size: int = 0
-    context_limit: int = 0
 
     def __init__(
         self,
@@ -126,7 +122,7 @@ class EagleSource(DraftSource):
     @override
     def commit(self, rows: Sequence[int]) -> None:
         # drop drafted rows, which were computed from the head's states
-        self._cache.commit([row for row in rows if row < self._pending])
+        self._cache.committed += sum(row < self._pending for row in rows)
         self._clear_step()
 
     @override
@@ -195,14 +191,6 @@ class _TreeCache:
                 kept[place] = grown
             kept[place][..., self.rows : end, :] = given
         return kept[0][..., self.first : end, :], kept[1][..., self.first : end, :]
-
-    def commit(self, rows: Sequence[int]) -> None:
-        """Keep only these rows of the current step, given in ascending order."""
-        start, count = self.committed, len(rows)
-        if list(rows) != list(range(count)):
-            for one in chain.from_iterable(self._layers):
-                one[..., start : start + count, :] = one[..., [start + row for row in rows], :]
-        self.committed = self.rows = start + count
 
     def copy(self, rows: int) -> _TreeCache:
         """Return a copy with only the first ``rows`` rows."""

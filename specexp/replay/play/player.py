@@ -153,8 +153,6 @@ replayed exactly; nodes of the output still raise. ``none`` returns no candidate
 class RecordedSource(DraftSource):
     """Draft source that reads candidates from the recorded ``turn`` and tracks the length that a cache would have."""
 
-    vocab_size: int = 0
-    context_limit: int = 0
     length: int = 0
 
     def __init__(self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse") -> None:
