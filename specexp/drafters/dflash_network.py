@@ -16,7 +16,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from typing_extensions import override
 
-from specexp.drafters.eagle3_network import DecoderLayer, Rotation, filled, read_head, tensors_of
+from specexp.drafters.eagle3_network import DecoderLayer, HeadNetwork, Rotation, filled, read_head
 from specexp.drafters.networks import KeyValues
 
 
@@ -58,7 +58,7 @@ class DFlashConfig:
         return cls(layer, tuple(one + 1 for one in layers), found["block_size"], found["mask_token_id"])
 
 
-class DFlashNetwork(nn.Module):
+class DFlashNetwork(HeadNetwork):
     """A DFlash draft, which uses the target's embeddings and output layer."""
 
     def __init__(self, config: DFlashConfig) -> None:
@@ -68,7 +68,7 @@ class DFlashNetwork(nn.Module):
         self.config = config
         self.fc = nn.Linear(len(config.state_layers) * width, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
-        self.layers: Any = nn.ModuleList(DecoderLayer(layer, number) for number in range(layer.num_hidden_layers))
+        self.layers = nn.ModuleList(DecoderLayer(layer, number) for number in range(layer.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=eps)
         self._rotation = Rotation(layer)
 
@@ -78,10 +78,6 @@ class DFlashNetwork(nn.Module):
         content, given, file = read_head(folder)
         config = DFlashConfig.of(content, file.with_name("config.json"))
         return filled(lambda: cls(config), given, file)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters as views of the fused parameters, keyed by their names in files."""
-        return tensors_of(self)
 
     def append(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
         """Append keys and values for positions ``[m]`` of a text, given the target's states ``[1, m, A * H]``."""

@@ -28,7 +28,7 @@ from specexp.drafters.networks import KeyValues
 
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", FILE)
-Network = TypeVar("Network", bound=Any)
+Network = TypeVar("Network", bound="HeadNetwork")
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 
@@ -107,7 +107,23 @@ class Eagle3Config:
         }
 
 
-class Eagle3Network(nn.Module):
+class HeadNetwork(nn.Module):
+    """A network with :class:`DecoderLayer` modules in ``layers``."""
+
+    layers: Any
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the parameters as views of the fused parameters, keyed by their names in files."""
+        found: dict[str, Any] = dict(self.named_parameters())
+        for number, layer in enumerate(self.layers):
+            layer_name = f"layers.{number}."
+            for fused, parts in layer.parts().items():
+                found |= {layer_name + name: part for name, part in parts.items()}
+                del found[layer_name + fused]
+        return found
+
+
+class Eagle3Network(HeadNetwork):
     """An EAGLE-3 head.
 
     Args:
@@ -151,7 +167,7 @@ class Eagle3Network(nn.Module):
         self.norm = nn.RMSNorm(width, eps=eps)
         self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False) if own_head else None
         self.embed_tokens = nn.Embedding(layer.vocab_size, width) if own_embeddings else None
-        self.mask_hidden = None if config.mask_token_id is None else nn.Parameter(torch.zeros(fused))
+        self.mask_hidden = None if config.mask_token_id is None else nn.Parameter(torch.zeros(1, 1, fused))
         self._rotation = Rotation(layer)
         self.kept: torch.Tensor
         kept = torch.arange(config.draft_vocab_size) if kept is None else kept
@@ -227,12 +243,8 @@ class Eagle3Network(nn.Module):
         """
         count = embedded.shape[1]
         positions = torch.arange(count, device=embedded.device)
-        cache, visible, inputs = (
-            DynamicCache(),
-            torch.empty(count, 0, dtype=torch.bool),
-            self.fuse_states(states),
-        )
-        visible = visible.to(embedded.device)
+        cache, inputs = DynamicCache(), self.fuse_states(states)
+        visible = torch.empty(count, 0, dtype=torch.bool, device=embedded.device)
         for step in range(steps):
             rows = count - step
             own = positions[:rows, None] == positions[None, :rows]
@@ -242,22 +254,12 @@ class Eagle3Network(nn.Module):
             yield made
             inputs = self.again(made)[:, :-1]
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters as views of the fused parameters, keyed by their names in files."""
-        found = tensors_of(self)
-        if "mask_hidden" in found:
-            found["mask_hidden"] = found["mask_hidden"][None, None]
-        return found
-
     @classmethod
     def load(cls, folder: str | Path) -> Eagle3Network:
         """Load a published head from its folder. Raises ``ValueError``, naming the file and tensor at fault."""
         content, given, file = read_head(folder)
         config = Eagle3Config.of(content, file.with_name("config.json"))
-        return cls._of(config, {name.replace("midlayer.", "layers.0."): one for name, one in given.items()}, file)
-
-    @classmethod
-    def _of(cls, config: Eagle3Config, given: dict[str, torch.Tensor], file: Path) -> Eagle3Network:
+        given = {name.replace("midlayer.", "layers.0."): one for name, one in given.items()}
         config = replace(config, fc_bias="fc.bias" in given)
         wide, vocabulary = config.layer.vocab_size, config.draft_vocab_size
         shifts = given.pop("d2t", None)
@@ -319,17 +321,6 @@ def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tenso
     return content, given, file
 
 
-def tensors_of(network: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of a network made of :class:`DecoderLayer` modules, keyed by their names in files."""
-    found: dict[str, Any] = dict(network.named_parameters())
-    for number, layer in enumerate(network.layers):
-        layer_name = f"layers.{number}."
-        for fused, parts in layer.parts().items():
-            found |= {layer_name + name: part for name, part in parts.items()}
-            del found[layer_name + fused]
-    return found
-
-
 def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file: Path) -> Network:
     """Build a network from the tensors in a file. Raises ``ValueError`` if names or shapes do not match."""
     with torch.device("meta"):
@@ -343,7 +334,7 @@ def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file:
     unknown = sorted(given.keys() - shape.keys())
     if unknown:
         raise ValueError(f"{file}: {unknown[0]} is not a tensor of the head that config.json describes")
-    made: Network = make().to(given["fc.weight"].dtype)
+    made = make().to(given["fc.weight"].dtype)
     with torch.no_grad():
         for name, tensor in made.tensors().items():
             tensor.copy_(given[name])

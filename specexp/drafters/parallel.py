@@ -81,7 +81,7 @@ class ParallelEagleSource(ParallelSource, EagleSource):
         first, count = self._made.shape[0], self._made.shape[0] + masks
         if masks:
             past = self.length
-            inputs = self._head.fuse_states(self._head.mask_hidden).expand(masks, -1)
+            inputs = self._head.fuse_states(self._head.mask_hidden[0, 0]).expand(masks, -1)
             visible = np.tri(masks, past + count, past + first, dtype=np.bool_)
             tokens = [self._head.config.mask_token_id] * masks
             self._run(tokens, inputs, np.arange(past + first, past + count), visible)
