@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -20,10 +20,7 @@ from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.phrases import ENTRIES, LONGEST, Phrase, PhraseStore
 from specexp.drafters.ranking import candidates_of
-from specexp.drafters.token_drafter import TokenDrafter
-
-Initialisation = Literal["empty", "prompt"]
-StatePolicy = Literal["cold", "carry", "preloaded"]
+from specexp.drafters.token_drafter import Initialisation, StatePolicy, TokenDrafter
 
 
 class PhraseCache(DrafterWrapper, TokenDrafter):

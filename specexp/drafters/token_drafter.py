@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Literal
 
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
+
+Initialisation = Literal["empty", "prompt"]
+StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class TokenDrafter(Drafter):

@@ -18,11 +18,9 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Filled, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
-from specexp.drafters.token_drafter import TokenDrafter
+from specexp.drafters.token_drafter import Initialisation, StatePolicy, TokenDrafter
 
 UpdateRule = Literal["last", "first", "race", "race-distinct", "merge", "accepted"]
-Initialisation = Literal["empty", "prompt"]
-StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class TokenRecycling(TokenDrafter):
@@ -86,17 +84,13 @@ class TokenRecycling(TokenDrafter):
         self.initialisation = initialisation
         self.prefill_update = self.wants_prefill_logits = prefill_update
         self.state = state
-        self._matrix = np.empty((0, k), dtype=np.int32)  # [V, k], allocated when the vocabulary is known
-        self._initial = self._matrix
+        # [V, k] candidates after each token, best first, padded with NO_CANDIDATE; 0 rows until the vocabulary is known
+        self.matrix = np.empty((0, k), dtype=np.int32)
+        self._initial = self.matrix
         self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:
             _check_matrix(matrix, k)
             self._initial = matrix
-
-    @property
-    def matrix(self) -> NDArray[np.int32]:
-        """``[V, k]`` candidates after each token, best first, padded with ``NO_CANDIDATE``."""
-        return self._matrix
 
     @override
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
@@ -108,9 +102,9 @@ class TokenRecycling(TokenDrafter):
         tokens[0] = context.root
         logits = noise = None
         if self.coupled and context.noise_temperature > 0:
-            drawn = context.target_noise(len(context), max(shape.max_depth, 1), len(self._matrix))
+            drawn = context.target_noise(len(context), max(shape.max_depth, 1), len(self.matrix))
             logits, noise = address(self._logits), drawn.data_ptr()
-        table = (address(self._matrix), logits, *self._matrix.shape)
+        table = (address(self.matrix), logits, *self.matrix.shape)
         rows = address(shape.table), tokens.size, address(tokens)
         kernels.fill(*table, noise, context.noise_temperature, *rows)
         return Filled(tokens)
@@ -129,7 +123,7 @@ class TokenRecycling(TokenDrafter):
                 )
         elif self._initial.shape[0] != vocab_size:
             self._initial = np.full((vocab_size, self.k), NO_CANDIDATE, dtype=np.int32)
-        if self._matrix.shape[0] != vocab_size:
+        if self.matrix.shape[0] != vocab_size:
             self.reset()
 
     @override
@@ -146,11 +140,11 @@ class TokenRecycling(TokenDrafter):
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         frontier = request.tokens[request.rows]  # [f]
-        tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
+        tokens = self.matrix[frontier].astype(np.int64)  # [f, k]
         if self.coupled and context.noise_temperature > 0:
             scores = self._logits[frontier] / np.float32(context.noise_temperature)
             depths = request.depths()
-            noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
+            noise = context.target_noise(len(context), max(depths) + 1, self.matrix.shape[0]).numpy()
             scores += noise[np.array(depths)[:, np.newaxis], tokens]
             scores[tokens == NO_CANDIDATE] = -np.inf  # index -1 added the last token's noise
             order = np.argsort(-scores, axis=1, kind="stable")
@@ -159,7 +153,7 @@ class TokenRecycling(TokenDrafter):
 
     @override
     def next_token(self, context: Context, path: tuple[int, ...]) -> int:
-        return int(self._matrix[path[-1] if path else context.root, 0])
+        return int(self.matrix[path[-1] if path else context.root, 0])
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -173,21 +167,21 @@ class TokenRecycling(TokenDrafter):
         if self.update in ("merge", "race", "race-distinct"):
             self._combine(outcome.context, tokens, top_k, logits)
             return
-        self._matrix[tokens] = top_k  # M[v] = the top-k of the target's logits after v (section 3.2)
+        self.matrix[tokens] = top_k  # M[v] = the top-k of the target's logits after v (section 3.2)
         if logits is not None:
             self._logits[tokens] = logits
 
     @override
     def reset(self) -> None:
-        self._matrix = self._initial.copy()
+        self.matrix = self._initial.copy()
         if self.coupled:
-            self._logits = np.zeros(self._matrix.shape, dtype=np.float32)
+            self._logits = np.zeros(self.matrix.shape, dtype=np.float32)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         import torch  # imported late: checking a configuration does not need it
 
-        state = {"matrix": torch.from_numpy(self._matrix.copy())}
+        state = {"matrix": torch.from_numpy(self.matrix.copy())}
         if self.coupled:
             state["logits"] = torch.from_numpy(self._logits.copy())
         return state
@@ -197,20 +191,20 @@ class TokenRecycling(TokenDrafter):
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
         self.check_entries(state, entries)
         arrays = {name: np.asarray(state[name]) for name in entries}
-        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
+        rows = self.matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
                 raise ValueError(f"the saved {name} must be {[rows, self.k]}, got {list(array.shape)}")
         if rows:
             _check_matrix(arrays["matrix"], self.k)
-        self._matrix = arrays["matrix"].astype(np.int32)
+        self.matrix = arrays["matrix"].astype(np.int32)
         if self.coupled:
             self._logits = arrays["logits"].astype(np.float32)
 
     def _put_first(self, token: int, candidate: int) -> None:
-        kept = np.flatnonzero(self._matrix[token] != candidate)[: self.k - 1]
-        self._matrix[token, 1 : 1 + kept.size] = self._matrix[token, kept]
-        self._matrix[token, 0] = candidate
+        kept = np.flatnonzero(self.matrix[token] != candidate)[: self.k - 1]
+        self.matrix[token, 1 : 1 + kept.size] = self.matrix[token, kept]
+        self.matrix[token, 0] = candidate
         if self.coupled:  # its logit is unknown: take the best known one
             self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
             self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
@@ -235,8 +229,8 @@ class TokenRecycling(TokenDrafter):
             candidates, kept = top_k[positions], ranks
             if self.update != "race":  # without repeats
                 kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]
-            self._matrix[token] = NO_CANDIDATE
-            self._matrix[token, : kept.size] = candidates[kept]
+            self.matrix[token] = NO_CANDIDATE
+            self.matrix[token, : kept.size] = candidates[kept]
             if logits is not None:
                 self._logits[token, : kept.size] = logits[positions][kept]
 
