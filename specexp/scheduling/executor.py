@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.core.context import Context, common_prefix
+from specexp.core.context import common_prefix
 from specexp.core.language_model import runtime_for
 from specexp.core.loop import Decoding, Drafting, Lane, OutcomeObserver
 from specexp.core.outcome import PHASES
@@ -59,12 +59,10 @@ class Run:
 class Lanes(Decoding):
     """The decoding loop of a run. It also records a time line."""
 
-    overlaps: ClassVar[bool] = False  # whether drafting overlaps the target's passes
-
-    def __init__(self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> None:
+    def __init__(self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver]) -> None:
         super().__init__(target, observers)
         self.parts = parts
-        self.timeline = timeline
+        self.timeline = TimeLine()
         self._answered = 0.0
         self.waited = 0.0  # seconds that the target spends waiting for drafts from workers
 
@@ -87,8 +85,7 @@ class Lanes(Decoding):
         super().draft_group(lanes)
         ended = perf_counter()
         for lane in lanes:
-            assert lane.draft is not None
-            self.draft_span("draft", lane, (started, ended), lane.draft.tree.num_nodes)
+            self.draft_span("draft", lane, (started, ended), lane.tree.num_nodes)
 
     @override
     def charge_pass(self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float) -> None:
@@ -178,14 +175,14 @@ class Executor(AbstractContextManager["Executor"]):
         self.model.keep_hidden(self.parts.wants_hidden)
         self._held.clear()
         self._begun = []
-        timeline = TimeLine()
+        lanes = self._lanes(observers)
+        timeline = lanes.timeline
         before = torch.get_num_threads()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         try:
             timeline.start = perf_counter()
             with torch.inference_mode():
-                lanes = self._lanes(observers, timeline)
                 self._run(lanes, jobs, seed, frozenset(eos_token_ids))
             timeline.end = perf_counter()
         except BaseException:
@@ -196,7 +193,7 @@ class Executor(AbstractContextManager["Executor"]):
         results = tuple(self.finished[job.sequence] for job in jobs)
         seconds = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
         prefill_seconds = sum(result.prefill_seconds for result in results)
-        if lanes.overlaps:
+        if not self._parts:  # workers draft while the target verifies
             seconds |= {"draft": lanes.waited, "build": 0.0}
             prefill_seconds = timeline.busy(TARGET, ("prefill",))
         seconds["update"] = 0.0
@@ -221,7 +218,7 @@ class Executor(AbstractContextManager["Executor"]):
             context,
             self.model,
             self.parts.verifier,
-            self._drafting(slot, context),
+            Drafting(self._parts[slot], context) if self._parts else None,
             slot=slot,
             max_new_tokens=job.max_new_tokens,
             eos_token_ids=eos_token_ids,
@@ -248,16 +245,12 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.start(lane, wants_logits, started)
         self._held[slot] = tuple(job.prompt)
 
-    def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return Lanes(self.model, self.parts, observers, timeline)
+    def _lanes(self, observers: Iterable[OutcomeObserver]) -> Lanes:
+        return Lanes(self.model, self.parts, observers)
 
     def _copies(self, parts: Parts) -> list[Parts]:
-        """Return a list with a copy of the parts for each slot."""
+        """Return a list with a copy of the parts for each slot; an empty one if workers draft."""
         return copies(parts, self.n)
-
-    def _drafting(self, slot: int, context: Context) -> Drafting | None:
-        """Return the drafting state of a sequence in a slot; None if workers draft."""
-        return Drafting(self._parts[slot], context)
 
     def reset(self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None) -> None:
         """Reset the parts to their initial state or a saved one. Raises ``ValueError`` if the latter does not fit."""

@@ -17,9 +17,8 @@ import torch
 import torch.multiprocessing  # registers pickling of tensors by shared memory
 
 from specexp.core.context import Context
-from specexp.core.contracts import TreeBuilder
 from specexp.core.loop import Draft
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, parts_in
 from specexp.core.tree import NodeKind, TreeShape
 
 if TYPE_CHECKING:
@@ -50,14 +49,14 @@ class StepResult(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Request: reset the parts to their initial state or a saved state. The reply is a :class:`MemoryReport`."""
+    """Request: reset the parts to their initial state or a saved state. The reply is the memory used."""
 
     drafter: Mapping[str, Any] | None
     controller: Mapping[str, Any] | None
 
 
 class MemoryQuery(NamedTuple):
-    """Request: report the memory used. The reply is a :class:`MemoryReport`."""
+    """Request: reply with the memory used, as returned by :func:`specexp.scheduling.executor.bytes_of`."""
 
 
 class NextDraft(NamedTuple):
@@ -86,12 +85,6 @@ class SequenceLearned(NamedTuple):
     prepared: tuple[float, float]
 
 
-class MemoryReport(NamedTuple):
-    """Reply: the memory of the draft models, as returned by :func:`specexp.scheduling.executor.bytes_of`."""
-
-    bytes: dict[str, int]
-
-
 class Memory:
     """The shared memory of a lane.
 
@@ -101,7 +94,7 @@ class Memory:
     """
 
     def __init__(self, parts: Parts, vocab_size: int, dtype: torch.dtype) -> None:
-        drawn = parts.builder is not None and {*_kinds_of(parts.builder)} != {NodeKind.POINT_MASS}
+        drawn = any(builder.kind is not NodeKind.POINT_MASS for builder in parts_in(parts.builder))
         self.logits = torch.empty((parts.max_rows if parts.reads_answers else 0, vocab_size), dtype=dtype)
         self.q = torch.empty((parts.max_rows if drawn else 0, vocab_size), dtype=torch.float32)
 
@@ -127,10 +120,6 @@ class Shapes:
         if shape is not None:
             self._shapes[number] = shape
         return self._shapes[number]
-
-
-def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
-    return [builder.kind, *(kind for inner in builder.inner for kind in _kinds_of(inner))]
 
 
 def send_message(connection: Connection, message: Any) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from specexp.core.context import Context
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.loop import Lane, OutcomeObserver
 from specexp.core.outcome import Outcome
@@ -22,7 +21,6 @@ from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
     Memory,
     MemoryQuery,
-    MemoryReport,
     NextDraft,
     Reset,
     SequenceLearned,
@@ -30,7 +28,6 @@ from specexp.scheduling.messages import (
     StepResult,
 )
 from specexp.scheduling.queue import QueuePolicy, Waiting
-from specexp.scheduling.timeline import TimeLine
 from specexp.scheduling.worker import DraftWorker
 
 if TYPE_CHECKING:
@@ -46,19 +43,16 @@ class ScheduledLanes(Lanes):
     neither in the queue nor in the current step.
     """
 
-    overlaps: ClassVar[bool] = True
-
     def __init__(
         self,
         target: Runtime,
         parts: Parts,
         observers: Iterable[OutcomeObserver],
-        timeline: TimeLine,
         workers: Sequence[DraftWorker],
         policy: QueuePolicy,
         most: int,
     ) -> None:
-        super().__init__(target, parts, observers, timeline)
+        super().__init__(target, parts, observers)
         self.workers, self.policy, self.most = workers, policy, most
         self._queue: list[Lane] = []  # the paper's Q: lanes with a finished draft, in order of arrival
         self._ended: dict[int, Lane] = {}  # ended lanes whose parts have not yet learned from the last step
@@ -122,8 +116,7 @@ class ScheduledLanes(Lanes):
         """Receive a worker's message and, if it contains a draft, add the draft to the queue (line 7)."""
         message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
-        learned = isinstance(message, SequenceLearned)
-        lane = self._ended.pop(message.lane) if learned else self.lanes[message.lane]
+        lane = self._ended.pop(message.lane, None) or self.lanes[message.lane]
         started, ended = message.prepared
         if lane.result.steps == 0:
             self.draft_span("prefill", lane, message.prepared)
@@ -219,20 +212,16 @@ class ScheduledExecutor(Executor):
         try:
             for worker in workers:
                 worker.send(query)
-            reports = [worker.receive() for worker in workers]
-            return [report.bytes for report in reports if isinstance(report, MemoryReport)]
+            replies = [worker.receive() for worker in workers]
+            return [reply for reply in replies if isinstance(reply, dict)]
         except BaseException:
             self.close(at_once=True)
             raise
 
     @override
-    def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, *self.queue)
+    def _lanes(self, observers: Iterable[OutcomeObserver]) -> Lanes:
+        return ScheduledLanes(self.model, self.parts, observers, self.workers, *self.queue)
 
     @override
     def _copies(self, parts: Parts) -> list[Parts]:
         return []  # each worker makes its own copies
-
-    @override
-    def _drafting(self, slot: int, context: Context) -> None:
-        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import floor
@@ -123,13 +123,11 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
     A draft waits from the end of drafting to the start of the target pass that verifies it.
     """
-    drafted = {span.sequence for span in timeline if span.what == "draft"}
-    served: Counter[int] = Counter(
-        span.round for span in timeline if span.what in DECISIONS and span.sequence in drafted
-    )
+    served = served_by(timeline)
     # at equal times, the end of a draft sorts before the start of the pass that verifies it
     changes = [(span.end, 0, 1) for span in timeline if span.what == "draft"]
-    changes += [(span.start, 1, -served[span.round]) for span in timeline if drafted and span.what == "target"]
+    passes = [span for span in timeline if changes and span.what == "target"]
+    changes += [(span.start, 1, -len(served.get(span.round, ()))) for span in passes]
     known, count = [], 0
     for moment, together in groupby(sorted(changes), key=lambda change: change[0]):
         count += sum(change for *_, change in together)

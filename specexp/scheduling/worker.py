@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import BytesIO
@@ -36,7 +36,6 @@ from specexp.scheduling.executor import bytes_of, copies, initial
 from specexp.scheduling.messages import (
     Memory,
     MemoryQuery,
-    MemoryReport,
     NextDraft,
     Reset,
     SequenceLearned,
@@ -49,7 +48,6 @@ from specexp.scheduling.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
 _PATIENCE = 1.0  # seconds to wait for a worker to end before it is killed
@@ -104,7 +102,7 @@ class DraftWorker:
         """Return whether a message has arrived."""
         return self.connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
-    def receive(self) -> NextDraft | SequenceLearned | MemoryReport:
+    def receive(self) -> NextDraft | SequenceLearned | dict[str, int]:
         """Wait for the next message.
 
         Raises:
@@ -270,8 +268,9 @@ def serve(
 
 def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], over: threading.Event) -> None:
     """Reply to messages until the stop message None arrives or the connection closes."""
-    messages: list[Any] = [inbox.get()]
-    while messages[-1] is not None:
+    message: Any = inbox.get()
+    while message is not None:
+        messages = [message]
         while not inbox.empty() and messages[-1] is not None:
             messages.append(inbox.get())
         for reply in lanes.replies(messages):
@@ -281,8 +280,7 @@ def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], o
                 send_message(connection, reply)
             except OSError:
                 return
-        if messages[-1] is not None:
-            messages = [inbox.get()]
+        message = inbox.get() if messages[-1] is not None else None
 
 
 def _sendable(error: Exception) -> Exception:
@@ -291,8 +289,7 @@ def _sendable(error: Exception) -> Exception:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an exception may define its own pickling, which may fail in any way
         copy = RuntimeError(f"{type(error).__name__}: {error}")
-        for note in error.__notes__:
-            copy.add_note(note)
+        copy.__notes__ = error.__notes__
         return copy
     return error
 
@@ -313,7 +310,7 @@ class WorkerLanes:
         self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
-    def replies(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
+    def replies(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | dict[str, int]]:
         """Handle messages up to None and yield the replies. Waiting sequences of the same team draft together."""
         waiting: list[_Wanted] = []
         for message in messages:
@@ -325,7 +322,7 @@ class WorkerLanes:
                 if isinstance(message, Reset):
                     first = next(iter(self._parts.values()))
                     self._take(initial(first, message.drafter, message.controller))
-                yield MemoryReport(bytes_of([*self._parts.values()]))
+                yield bytes_of([*self._parts.values()])
             else:
                 begins = isinstance(message, StartSequence)
                 context = message.context if begins else self._draftings[message.lane][0].context
