@@ -1,22 +1,27 @@
 """Conformance tests for verifiers, to be inherited by the tests of any implementation."""
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from specexp.builders import StaticTree
+from specexp.builders import SpecInfer, StaticTree
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier, Verifier
+from specexp.core.dialogue import Plan
 from specexp.core.loop import Decoder
-from specexp.core.tree import NodeKind, TokenTree, TreeShape, root_tree
-from specexp.testing.fakes import FakeDrafter, hashed_model
+from specexp.core.tree import NodeKind, TokenTree, root_tree
+from specexp.testing.fakes import DistributionDrafter, FakeDrafter, hashed_model, result_of
 
-_SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
+_PATHS = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]]
+_BUILDERS = {
+    NodeKind.POINT_MASS: StaticTree(_PATHS),
+    NodeKind.DRAWN: StaticTree(_PATHS, candidates="drawn"),
+    NodeKind.DRAWN_WITH_REPLACEMENT: SpecInfer([3, 2, 1]),  # at most 16 rows
+}
 
 
 class VerifierContract(ABC):
@@ -99,7 +104,7 @@ class LosslessVerifierContract(VerifierContract):
     """Additional tests for verifiers that are declared lossless."""
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
-        logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
+        logits = torch.from_numpy(np.random.default_rng(7).standard_normal((16, self.vocab_size)) * 1.5)
         drafted, plain = np.zeros((len(NodeKind), self.vocab_size)), np.zeros(self.vocab_size)
         for seed in range(800):
             root = 0
@@ -155,37 +160,12 @@ class DeterministicVerifierContract(LosslessVerifierContract):
 @lru_cache(maxsize=1 << 12)
 def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
     """Return three tokens, a random tree rooted at the last one, and random logits, cached for all verifiers."""
+
+    def distribution(tokens: tuple[int, ...]) -> list[float]:
+        return list(np.random.default_rng((seed, *tokens)).dirichlet(np.ones(vocab_size)))
+
     generator = np.random.default_rng(seed)
     tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
-    tree = _tree(tokens[-1], vocab_size, kind, generator)
+    propose = partial(DistributionDrafter(distribution).propose, Context(tokens, seed=seed))
+    tree = result_of(_BUILDERS[kind].build(tokens[-1], Plan()), propose)
     return tokens, tree, torch.from_numpy(generator.standard_normal((tree.tokens.size, vocab_size)) * 2)
-
-
-def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Generator) -> TokenTree:
-    tokens = np.full(_SHAPE.num_nodes + 1, root, dtype=np.int64)
-    q: dict[int, NDArray[np.float32]] = {}
-    draws: dict[int, tuple[int, ...]] = {}
-    kept = np.ones(tokens.size, dtype=np.bool_)
-    for row, below in enumerate(_SHAPE.children):
-        kept[list(below)] = kept[row]
-        if not below:
-            continue
-        q[row] = generator.dirichlet(np.ones(vocab_size)).astype(np.float32)
-        probability = q[row] / q[row].sum(dtype=np.float64)  # choice() checks the sum in float64
-        again = kind is NodeKind.DRAWN_WITH_REPLACEMENT
-        drawn = generator.choice(vocab_size, len(below), replace=again, p=probability)
-        # the first child with each token; later draws of the same token refer to this node
-        first = {int(token): child for child, token in reversed(list(zip(below, drawn, strict=True)))}
-        tokens[list(below)] = drawn
-        draws[row] = tuple(first[int(token)] for token in drawn)
-        kept[[child for child in below if child not in first.values()]] = False
-    if kind is NodeKind.POINT_MASS:
-        return TokenTree(_SHAPE, tokens)
-    row_of = np.cumsum(kept) - 1  # rows of the tree without repeated draws
-    shape = _SHAPE.select(kept)
-    kinds = np.full(shape.num_nodes + 1, kind, dtype=np.int8)
-    given = {int(row_of[row]): values for row, values in q.items() if kept[row]}
-    if kind is NodeKind.DRAWN:
-        return TokenTree(shape, tokens[kept], kinds=kinds, q=given)
-    order = {int(row_of[row]): tuple(row_of[list(below)].tolist()) for row, below in draws.items() if kept[row]}
-    return TokenTree(shape, tokens[kept], kinds=kinds, q=given, draws=order)
