@@ -157,12 +157,10 @@ def _sampled(target: Runtime) -> TokenTree:
     import torch
 
     length = min(_LENGTH, target.context_limit - 2)
-    parents = np.concatenate(([-1], np.zeros(_CHAINS, np.int64), np.arange(1, _CHAINS * (length - 1) + 1)))
-    ranks = np.zeros_like(parents)
-    ranks[0], ranks[1 : _CHAINS + 1] = -1, np.arange(_CHAINS)
-    shape, random = TreeShape(parents, ranks), torch.Generator().manual_seed(0)
+    paths = [[chain, *[0] * depth] for depth in range(length) for chain in range(_CHAINS)]
+    shape, random = TreeShape.from_rank_paths(paths), torch.Generator().manual_seed(0)
     tokens = [target.model.config.get_text_config().bos_token_id or 0]
-    target.cache.reserve(parents.size)
+    target.cache.reserve(shape.parents.size)
     target.cache.truncate(0, 0)
     for depth in range(length):
         rows = np.flatnonzero(shape.depths == depth)

@@ -107,11 +107,10 @@ class EagleSource(DraftSource):
         for depth in sorted(set(depths.tolist())):
             level = [index for index in range(len(nodes)) if depths[index] == depth]
             rows = self._made.shape[0]  # rows of the step so far
-            for place, index in enumerate(level):
-                self._rows[nodes[index]] = rows + place
             visible = np.zeros((len(level), past + rows + len(level)), dtype=np.bool_)
             visible[:, : past + self._pending] = True
             for place, index in enumerate(level):
+                self._rows[nodes[index]] = rows + place
                 visible[place, [past + self._row(node) for node in fed.ancestors[nodes[index]]]] = True
             states = self._head.again(self._made[[self._row(parents[index]) for index in level]])
             self._run([tokens[index] for index in level], states, depths[level] + past, visible)
