@@ -56,10 +56,6 @@ class PhraseStore:
         copied._fewest = self._fewest
         return copied
 
-    def __len__(self) -> int:
-        """Return the number of keys."""
-        return len(self._phrases)
-
     @property
     def largest_token(self) -> int:
         """The largest token id, or -1 if the store is empty."""

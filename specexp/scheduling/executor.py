@@ -50,11 +50,6 @@ class Run:
         """Seconds of the run without its prefills."""
         return sum(self.seconds.values())
 
-    @property
-    def wall_seconds(self) -> float:
-        """Seconds of the whole run."""
-        return self.prefill_seconds + self.decode_seconds
-
 
 class Lanes(Decoding):
     """The decoding loop of a run. It also records a time line."""

@@ -86,11 +86,6 @@ class DraftWorker:
         finally:
             theirs.close()
 
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return os.getpid() if self._process is None else int(self._process.pid or 0)
-
     def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
         """Send a message without waiting for a reply. Raises the same errors as :meth:`receive`."""
         try:

@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def run():
     """Decode slowly; print the finished outputs when interrupted."""
     with Scheduled(3).open(PausingTarget(Pause(60, 50)), pausing(PARTS["lookup"](), Pause(3))) as executor:
-        pid = executor.workers[0].pid
+        pid = executor.workers[0]._process.pid
 
         def announce(outcome):
             if "short" in executor.finished and outcome.context.sequence != "short":

@@ -78,7 +78,7 @@ def test_lanes_cost_caches_and_no_weights():
         with Scheduled(n).open(PausingTarget(Pause(0)), parts) as executor:
             executor.run([Job(prompt, number, 3) for number in range(6)])
             known.append(executor.memory())
-            held.append(private_bytes(executor.workers[0].pid))
+            held.append(private_bytes(executor.workers[0]._process.pid))
     weights = sum(parameter.nbytes for parameter in draft.parameters())
     assert known[0]["weights"] == known[1]["weights"] == pytest.approx(weights, rel=0.01)
     assert known[1]["caches"] == 6 * known[0]["caches"]

@@ -51,7 +51,7 @@ def open_slow(parts, n=3, **pauses):
 
 def test_a_killed_worker_ends_the_run():
     executor, pause = open_slow(PARTS["lookup"]())
-    pid = executor.workers[0].pid
+    pid = executor.workers[0]._process.pid
 
     def kill(outcome):
         if pause.calls == 12:
@@ -68,7 +68,7 @@ def test_a_killed_worker_ends_the_run():
 @pytest.mark.parametrize("where", ["drafter", "target"])
 def test_a_failure_on_either_side_stops_the_worker(where):
     executor, pause = open_slow(PARTS["chain"](), fails_at=40 if where == "drafter" else None)
-    pid = executor.workers[0].pid
+    pid = executor.workers[0]._process.pid
     assert is_alive(pid)
     if where == "target":
         pause.fails_at = 12

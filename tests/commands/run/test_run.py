@@ -156,7 +156,7 @@ def test_an_arm_starts_from_the_state_that_other_prompts_taught(experiment, tmp_
     assert {record.state for record in learned} == {"preloaded"}
     parts = load_artifact(folder / "preloaded" / "phrases" / "best").parts
     assert (parts.drafter.state, parts.builder.phrase_length) == ("preloaded", 3)
-    assert len(parts.drafter.store) > 0
+    assert len(parts.drafter.store.state_dict()["keys"]) > 0
 
     lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
     assert main([experiment(name="other", arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
