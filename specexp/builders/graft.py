@@ -59,8 +59,7 @@ class Graft(BuilderWrapper):
         deepest = self.max_nodes if plan.max_depth is None else plan.max_depth
         depths = tree.shape.depths.tolist()
         # the anchors t_(L - K + 1), ..., t_L of the drafted path, the deepest first (algorithm 3)
-        path = (0, *tree.best_path())[-self.num_anchors :]
-        anchors = [row for row in reversed(path) if depths[row] < deepest]
+        anchors = [row for row in reversed((0, *tree.best_path())[-self.num_anchors :]) if depths[row] < deepest]
         if room <= 0 or not anchors:
             return tree
         shape = tree.shape

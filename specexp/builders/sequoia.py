@@ -94,8 +94,7 @@ class Sequoia(StaticTree):
                 )
             super().__init__(growmap, candidates=candidates)
             return
-        accepted = _accepted(acceptance or (), budget if max_width is None else min(budget, max_width))
-        trees = best_trees(accepted, budget)
+        trees = best_trees(_accepted(acceptance or (), min(budget, max_width or budget)), budget)
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
             pass_ms = _target_times(target_ms, budget, buckets)

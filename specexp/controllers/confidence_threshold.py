@@ -56,8 +56,7 @@ class ConfidenceThreshold(Controller):
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        confidence = state.log_prob if self.rule == "product" else state.last_log_prob
-        return confidence >= self._log_threshold
+        return (state.log_prob if self.rule == "product" else state.last_log_prob) >= self._log_threshold
 
 
 _LEAST_TOKENS = 6

@@ -86,8 +86,7 @@ class Costs:
         seconds = outcome.seconds
         if self.known or not seconds.get("target"):
             return
-        drafted = outcome.tree.num_nodes > 0
-        if drafted == self.wants_plain:
+        if (outcome.tree.num_nodes > 0) == self.wants_plain:
             return  # the last step of an output has no room for a draft
         target, draft = seconds["target"], seconds.get("draft", 0.0)
         rest = sum(seconds.values()) - target - draft

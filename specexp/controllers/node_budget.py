@@ -172,8 +172,7 @@ class NodeBudget(Controller):
         # standard deviation of the node count for drafts of two nodes; costs may jump within it
         spread = np.sqrt(2 * (1 - used) * nodes)
         less, more = (self.seconds(lanes, np.maximum(nodes + by, 0)) for by in (-spread, spread))
-        rates = tokens / (less + more)
-        best = int(rates.argmax())
+        best = int((tokens / (less + more)).argmax())
         found: list[int] = np.bincount(owners[order[:best]], minlength=len(values)).tolist()
         return found
 
@@ -185,8 +184,7 @@ class NodeBudget(Controller):
         if profile is not None:
             each = passes / drafted * profile.draft_seconds(1) if passes else 0.0
             each += profile.node_ms / 1e3
-            rows = (lanes + nodes) / lanes
-            found = np.array([profile.lanes_seconds(one, lanes) for one in rows]) + each * nodes
+            found = np.array([profile.lanes_seconds(rows, lanes) for rows in (lanes + nodes) / lanes]) + each * nodes
             return found
         if self._weights is None or self._step - self._fitted >= _REFIT:
             self._weights, self._fitted = self._fit(), self._step

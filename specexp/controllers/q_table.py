@@ -195,10 +195,8 @@ class DraftSummary:
         """Return how many of the path's first ``depth`` tokens equal the target's."""
         if self._matches is None:
             answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
-            above = (0, *self._path)
-            self._matches = [
-                int(tokens[row] == answers[parent]) for parent, row in zip(above, self._path, strict=False)
-            ]
+            pairs = pairwise((0, *self._path))
+            self._matches = [int(tokens[row] == answers[parent]) for parent, row in pairs]
         return sum(self._matches[:depth])
 
 

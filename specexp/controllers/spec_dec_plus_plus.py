@@ -240,5 +240,4 @@ class SpecDecPlusPlus(Controller):
         """Return features ``[n, 4]`` of paths; probabilities are clipped below at 1e-3 (last token) and 1e-9 (path)."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
-        recent = np.full(len(columns[0]), self._recent)
-        return np.stack((*columns, recent), axis=1).astype(np.float64)
+        return np.stack((*columns, np.full(len(columns[0]), self._recent)), axis=1).astype(np.float64)

@@ -39,8 +39,7 @@ class DFlashConfig:
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:
         """Parse the contents of a ``config.json``. Raises ``ValueError`` if they do not describe a DFlash draft."""
-        inner = content.get("dflash_config") or {}
-        found = {"block_size": content.get("block_size"), "num_target_layers": None, **content, **inner}
+        found = {**content, **(content.get("dflash_config") or {})}
         for name in ("hidden_size", "vocab_size", "block_size", "mask_token_id", "num_target_layers"):
             if found.get(name) is None:
                 raise ValueError(f"{where}: {name} is missing, which a DFlash draft must have")

@@ -171,8 +171,7 @@ class DraftModel(Drafter):
         self._forget_tree()
         self._context = context
         self._siblings.add(self)
-        last = min(len(context) - 1, source.context_limit)
-        source.prefill(context.token_ids[source.length : last].tolist())
+        source.prefill(context.token_ids[source.length : min(len(context) - 1, source.context_limit)].tolist())
 
     @override
     def path_states(self, tokens: Sequence[int]) -> NDArray[np.float32]:

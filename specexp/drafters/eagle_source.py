@@ -41,8 +41,7 @@ class EagleSource(DraftSource):
         self._given = head, embed, output, width, vocab_size, context_limit
         self._head, self._embed, self._output = head, embed, output
         self.vocab_size, self.context_limit = vocab_size, context_limit
-        weight = next(head.parameters())
-        self._states = weight.new_empty((0, width))  # [positions, width] of the target
+        self._states = next(head.parameters()).new_empty((0, width))  # [positions, width] of the target
         self._cache = _TreeCache()
         self._clear_step()
 

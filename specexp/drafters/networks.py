@@ -172,8 +172,7 @@ class MtpLayer(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.layer, self._shared = model.layers[0], (model.embed_tokens, model.rotary_emb)
-        kinds = {"layer_type": model.config.layer_types[0]} if model.has_per_layer_rope else {}
-        self._kinds: dict[str, Any] = kinds
+        self._kinds: dict[str, Any] = {"layer_type": model.config.layer_types[0]} if model.has_per_layer_rope else {}
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the target's embeddings of token ids."""

@@ -36,10 +36,9 @@ class ParallelSource(DraftSource):
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         if fed.known == 0:
-            tokens = fed.tokens[: fed.pending]
             self._pending = fed.pending
             room = self.context_limit - self.length - fed.pending
-            self._answers = self.extend(tokens, max(0, min(self._depths - 1, room)))
+            self._answers = self.extend(fed.tokens[: fed.pending], max(0, min(self._depths - 1, room)))
             self._depths = 1
         paths = fed.ancestors[fed.known :]
         self._depths = max(self._depths, *(len(path) for path in paths))
@@ -60,8 +59,7 @@ class PardSource(ParallelSource, ModelSource):
         known = 0 if token_ids else self._pending + len(self._answers) - 1  # rows of the step
         count = len(token_ids) + masks
         tokens = np.array([*token_ids, *[self.model.model.config.pard_token] * masks])
-        visible = np.tri(count, known + count, known, dtype=np.bool_)
-        growth = Growth(tokens, np.arange(known, known + count), visible)
+        growth = Growth(tokens, np.arange(known, known + count), np.tri(count, known + count, known, dtype=np.bool_))
         (logits,) = self.model.grow([self.slot], [growth]).logits
         return [(logits, row) for row in range(max(0, len(token_ids) - 1), count)]
 
@@ -83,8 +81,7 @@ class ParallelEagleSource(ParallelSource, EagleSource):
             past = self.length
             inputs = self._head.fuse_states(self._head.mask_hidden[0, 0]).expand(masks, -1)
             visible = np.tri(masks, past + count, past + first, dtype=np.bool_)
-            tokens = [self._head.config.mask_token_id] * masks
-            self._run(tokens, inputs, np.arange(past + first, past + count), visible)
+            self._run([self._head.config.mask_token_id] * masks, inputs, np.arange(past + first, past + count), visible)
         start = first - bool(token_ids)
         logits = self._output(self._made[start:])
         return [(logits, row) for row in range(count - start)]

@@ -206,8 +206,7 @@ class PhraseCache(DrafterWrapper, TokenDrafter):
         committed = tuple(context.token_ids[-self.phrase_length :].tolist())
         wanted = min(request.k, self.max_phrases)
         texts = (committed + request.path_tokens(row) for row in request.rows.tolist())
-        found = (self._after(context, text[-self.phrase_length :], wanted) for text in texts)
-        return candidates_of(request, found)
+        return candidates_of(request, (self._after(context, text[-self.phrase_length :], wanted) for text in texts))
 
     def _after(self, context: Context, path: tuple[int, ...], wanted: int) -> list[int]:
         """Continue the phrases that match the end of the path, starting with the longest match."""
@@ -230,12 +229,12 @@ class PhraseCache(DrafterWrapper, TokenDrafter):
         requests along a phrase, then need no pass. The draft's answers along the phrases are stored.
         """
         pending = self._pending.setdefault(context, _Pending())
-        size, frontier = request.tokens.size, request.rows.tolist()
+        size = request.tokens.size
         tokens: list[int] = []
         parents: list[int] = []
         below: dict[tuple[int, int], int] = {}  # (row, token) -> phrase row
         riding: list[tuple[int, list[int]]] = []  # a key; its row, then those of a phrase
-        for row in frontier:
+        for row in request.rows.tolist():
             if len(riding) == self.ride:
                 break
             key = int(request.tokens[row])
@@ -263,8 +262,7 @@ class PhraseCache(DrafterWrapper, TokenDrafter):
             k=1,
         )
         candidates = drafter.propose(context, longer)
-        best = candidates.tokens[:, 0].tolist()
-        answers = dict(zip([*frontier, *range(size, size + len(tokens))], best, strict=True))
+        answers = dict(zip(longer.rows.tolist(), candidates.tokens[:, 0].tolist(), strict=True))
         for key, path in riding:
             # the draft's own answer after every row: the phrase as the draft corrects it
             corrected = tuple(answers[row] for row in path[: self.phrase_length])

@@ -61,8 +61,7 @@ def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
         if scoring.coupled:
             temperature = context.noise_temperature
         elif request.kind is not NodeKind.POINT_MASS:
-            scores = _processors(scoring, temperature).scores(logits)
-            found[index] = _drawn(scores, context, request, vocabulary)
+            found[index] = _drawn(_processors(scoring, temperature).scores(logits), context, request, vocabulary)
             continue
         groups.setdefault((temperature, request.k), []).append(index)
     for (temperature, k), indices in groups.items():

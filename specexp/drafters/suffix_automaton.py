@@ -80,8 +80,7 @@ class SuffixAutomaton(TokenDrafter):
         if context not in self._texts:
             if self.state == "cold":
                 self._kept.clear()
-            index = self._index if self.state == "carry" else SuffixIndex()
-            self._texts[context] = text = _Text(index)
+            self._texts[context] = text = _Text(self._index if self.state == "carry" else SuffixIndex())
             self._kept.append(text)
         self._extend(context)
 
@@ -180,8 +179,7 @@ class SuffixAutomaton(TokenDrafter):
         place, length, run = walk
         levels = text.index.known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
-            both = [*levels, (run[2], self._corpus.followers(run))]
-            levels = iter(sorted(both, key=lambda level: -level[0]))
+            levels = iter(sorted([*levels, (run[2], self._corpus.followers(run))], key=lambda level: -level[0]))
         return (level for level in levels if level[0] >= self.min_run and level[1])
 
     def _ranked(self, text: _Text, path: tuple[int, ...], wanted: int) -> list[tuple[int, float]]:

@@ -113,9 +113,8 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
 
 def rows_of(timeline: TimeLine) -> list[str]:
     """Return the names of a time line's rows: the target, then the drafters by number."""
-    found = {span.who for span in timeline}
-    drafters = sorted(found - {TARGET}, key=lambda who: (len(who), who))
-    return [TARGET, *drafters]
+    drafters = {span.who for span in timeline} - {TARGET}
+    return [TARGET, *sorted(drafters, key=lambda who: (len(who), who))]
 
 
 def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:

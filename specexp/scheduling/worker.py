@@ -193,8 +193,7 @@ def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
     if finder.found:
         yield
         return
-    names = ("__file__", "__spec__")
-    kept: dict[str, Any] = {name: vars(script).pop(name) for name in names if name in vars(script)}
+    kept: dict[str, Any] = {name: vars(script).pop(name) for name in ("__file__", "__spec__") if name in vars(script)}
     script.__spec__ = None
     try:
         yield
@@ -315,8 +314,7 @@ class WorkerLanes:
                 raise message
             if isinstance(message, Reset | MemoryQuery):
                 if isinstance(message, Reset):
-                    first = next(iter(self._parts.values()))
-                    self._take(initial(first, message.drafter, message.controller))
+                    self._take(initial(next(iter(self._parts.values())), message.drafter, message.controller))
                 yield bytes_of([*self._parts.values()])
             else:
                 begins = isinstance(message, StartSequence)

@@ -51,8 +51,7 @@ class RuntimeContract(ABC):
 
         runtime.commit(0, PATH)  # only the committed rows remain
         assert runtime.length(0) == len(prompt) + len(PATH)
-        kept = [int(tree.tokens[row]) for row in PATH]
-        self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
+        self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *tree.tokens[[*PATH]].tolist(), 5]))
 
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
         """Each tree gets the same logits as in a single pass over that tree alone."""
@@ -84,9 +83,8 @@ class RuntimeContract(ABC):
         for slot, tree in trees.items():
             self._same(torch.cat(grown[slot]), whole[slot])
             runtime.commit(slot, PATH)
-            kept = [int(tree.tokens[row]) for row in PATH]
-            text = [*_tokens(4 + 3 * slot, seed=slot), *kept]
-            self._same(_answer(runtime, slot, 7), _alone(self.runtime(), [*text, 7]))
+            text = [*_tokens(4 + 3 * slot, seed=slot), *tree.tokens[[*PATH]].tolist(), 7]
+            self._same(_answer(runtime, slot, 7), _alone(self.runtime(), text))
 
     def test_trees_of_several_slots_share_a_pass(self) -> None:
         runtime = self.runtime()
@@ -207,8 +205,7 @@ class RuntimeContract(ABC):
 
 
 def _near(answer: torch.Tensor, expected: torch.Tensor) -> None:
-    error = float((answer - expected).abs().max() / expected.std())
-    assert error <= tolerance(expected.dtype)
+    assert float((answer - expected).abs().max() / expected.std()) <= tolerance(expected.dtype)
 
 
 def _tokens(count: int, seed: int = 0) -> list[int]:

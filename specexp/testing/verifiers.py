@@ -81,8 +81,7 @@ class VerifierContract(ABC):
 
     def test_a_root_alone_gives_one_token(self, verifier: Verifier) -> None:
         context, _, logits = self._case(0)
-        verdict = verifier.verify(context, root_tree(context.root), logits[:1])
-        assert verdict.accepted == ()
+        assert verifier.verify(context, root_tree(context.root), logits[:1]).accepted == ()
 
     def test_what_it_promises_is_tested(self, verifier: Verifier) -> None:
         """The tests of a lossless verifier inherit :class:`LosslessVerifierContract`; those of a deterministic one
