@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from specexp.core.runtime import Runtime
 from specexp.drafters.eagle import StatesDrafter
 from specexp.drafters.eagle3 import folder_of
 from specexp.drafters.ranking import Temperature, TopK, TopP
-
-if TYPE_CHECKING:
-    from specexp.core.runtime import Runtime
 
 _JOINED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 

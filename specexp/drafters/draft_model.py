@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -22,9 +24,6 @@ from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, V
 from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_in_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
-
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
 

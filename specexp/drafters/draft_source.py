@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.runtime import Growth
+from specexp.core.runtime import Growth, Runtime
 from specexp.core.sampling import check_logits, on_host
 from specexp.core.tree import TreeShape
 from specexp.drafters.draft_vocabulary import DraftVocabulary
@@ -24,8 +24,6 @@ from specexp.drafters.ranking import Scoring, ToRank, rank
 
 if TYPE_CHECKING:
     import torch
-
-    from specexp.core.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 _WEIGHTS = ("fuse", "norm_attention", "qkv", "out", "norm_inner", "gate_up", "down")
-_ARRAYS = (
-    "heads",
-    MARK,
-    "fuse.bias",
-    *(f"{name}.weight" for name in _WEIGHTS),
-)  # of an EagleHead, and its mark
+_ARRAYS = ("heads", MARK, "fuse.bias", *(f"{name}.weight" for name in _WEIGHTS))  # of an EagleHead, and its mark
 
 
 class StatesDrafter(SelfDrafter, ABC):

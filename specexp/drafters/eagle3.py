@@ -11,14 +11,13 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.runtime import Growth
+from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.drafters.eagle import StatesDrafter
 from specexp.drafters.ranking import Temperature, TopK, TopP
 
 if TYPE_CHECKING:
-    from specexp.core.runtime import Runtime
     from specexp.drafters.eagle3_network import Eagle3Network
 
 log = logging.getLogger(__name__)

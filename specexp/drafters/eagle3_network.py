@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -279,8 +280,6 @@ class Eagle3Network(HeadNetwork):
 
     def save(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` in SafeAILab's layout, which engines can read."""
-        from safetensors.torch import save_file
-
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         first = "midlayer." if len(self.layers) == 1 else "layers.0."
@@ -311,8 +310,6 @@ def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tenso
         elif file.name == FILE:
             given = unpack(str(path))
         else:
-            from safetensors.torch import load_file
-
             given = load_file(file)
         content = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except Exception as error:  # safetensors, pickle and zip files have errors of their own

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.runtime import Runtime
 from specexp.drafters.draft_model import SelfDrafter
 from specexp.drafters.ranking import Temperature, TopK, TopP
-
-if TYPE_CHECKING:
-    from specexp.core.runtime import Runtime
 
 
 class EarlyExit(SelfDrafter):

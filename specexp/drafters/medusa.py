@@ -15,6 +15,7 @@ from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
+from specexp.core.runtime import Runtime
 from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Scoring, Temperature, ToRank, answered_in_part, rank
 from specexp.drafters.target_mark import MARK, check_arrays, output_layer
@@ -22,8 +23,6 @@ from specexp.drafters.target_mark import MARK, check_arrays, output_layer
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-    from specexp.core.runtime import Runtime
 
 _ARRAYS = ("bias", MARK, "weight")
 

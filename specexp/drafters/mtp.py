@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from specexp.base.messages import first_line
+from specexp.core.runtime import Runtime
 from specexp.drafters.eagle import StatesDrafter
-
-if TYPE_CHECKING:
-    from specexp.core.runtime import Runtime
 
 _LOADED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 

@@ -8,24 +8,21 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.context import common_prefix
 from specexp.core.language_model import runtime_for
 from specexp.core.loop import Decoding, Drafting, Lane, OutcomeObserver
-from specexp.core.outcome import PHASES
+from specexp.core.outcome import PHASES, GenerationResult, Outcome
 from specexp.core.parts import Parts, join_target
 from specexp.core.runtime import Runtime
+from specexp.core.tree import TokenTree
 from specexp.scheduling.queue import Job
 from specexp.scheduling.timeline import TARGET, TimeLine, What
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specexp.core.outcome import GenerationResult, Outcome
-    from specexp.core.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,6 @@ class Executor(AbstractContextManager["Executor"]):
             RuntimeError: the executor is closed.
             Exception: an error that a part or a model raised. The executor is then closed.
         """
-        import torch
-
         self._check_open()
         self._check(jobs)
         self.model.conversation = None

@@ -11,18 +11,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from socket import SHUT_RDWR, socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.multiprocessing  # registers pickling of tensors by shared memory
+from numpy.typing import NDArray
 
 from specexp.core.context import Context
 from specexp.core.loop import Draft
 from specexp.core.parts import Parts, parts_in
 from specexp.core.tree import NodeKind, TreeShape
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 UNNUMBERED = -1
 _MOST_SHAPES = 1024  # maximum number of shapes kept; others are sent every time

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.loop import Lane, OutcomeObserver
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
 from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
     Memory,
@@ -29,11 +31,6 @@ from specexp.scheduling.messages import (
 )
 from specexp.scheduling.queue import QueuePolicy, Waiting
 from specexp.scheduling.worker import DraftWorker
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specexp.core.runtime import Runtime
 
 
 class ScheduledLanes(Lanes):

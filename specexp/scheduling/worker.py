@@ -19,10 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import BytesIO
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,9 +47,6 @@ from specexp.scheduling.messages import (
     send_message,
     shut_down,
 )
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 _PATIENCE = 1.0  # seconds to wait for a worker to end before it is killed
 
