@@ -16,7 +16,16 @@ from specexp.core.tree import NodeKind, root_tree
 _FIRST_FLOOR = 0.25  # minimum key in the first requests, as a multiple of 1 / budget
 
 
-class DySpecGreedy(TreeBuilder):
+class _Dynamic(TreeBuilder):
+    """A builder that compares candidates by their log-probabilities, however many there are."""
+
+    needs_log_probs = True
+    accepts_fewer_candidates = True
+    max_nodes: int = 1
+    max_candidates: int = 1
+
+
+class DySpecGreedy(_Dynamic):
     """Takes the ``budget`` samplings with the largest values. The tree equals that of DySpec's heap, token for token.
 
     With drawn candidates, the value of a sampling is the probability that it is reached, which is known before its
@@ -40,10 +49,6 @@ class DySpecGreedy(TreeBuilder):
     """
 
     size_arguments = ("budget", "max_depth")
-    needs_log_probs = True
-    accepts_fewer_candidates = True
-    max_nodes: int = 1
-    max_candidates: int = 1
 
     def __init__(
         self,
@@ -78,7 +83,7 @@ class DySpecGreedy(TreeBuilder):
         return samplings.tree(samplings.best())
 
 
-class DySpecThreshold(TreeBuilder):
+class DySpecThreshold(_Dynamic):
     """Takes all samplings with a value of at least the threshold, level by level, up to ``max_nodes`` (section 4.4).
 
     Each layer takes one pass. With a low threshold and ``cap="best"``, it builds the same tree as
@@ -97,10 +102,6 @@ class DySpecThreshold(TreeBuilder):
     """
 
     size_arguments = ("max_nodes", "max_depth")
-    needs_log_probs = True
-    accepts_fewer_candidates = True
-    max_nodes: int = 1
-    max_candidates: int = 1
     takes_threshold = True
 
     def __init__(
@@ -156,7 +157,7 @@ class DySpecThreshold(TreeBuilder):
         return samplings.tree(layers if self.cap == "layers" else samplings.best(threshold))
 
 
-class BeamRerank(TreeBuilder):
+class BeamRerank(_Dynamic):
     """Runs a beam search and keeps the best of all its nodes (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
     At every depth, the ``beam`` nodes with the largest product of draft probabilities are expanded with ``beam``
@@ -170,10 +171,6 @@ class BeamRerank(TreeBuilder):
     """
 
     size_arguments = ("budget", "depth")
-    needs_log_probs = True
-    accepts_fewer_candidates = True
-    max_nodes: int = 1
-    max_candidates: int = 1
 
     def __init__(
         self,

@@ -197,8 +197,7 @@ class NodeBudget(Controller):
         """Return terms ``[n, t]`` for passes with these numbers of rows; their weighted sums are the seconds."""
         beyond = np.maximum(0, rows[:, None] - _KNEES)
         begun = np.column_stack([np.full(rows.size, lanes), rows > lanes])  # a pass with drafts may cost more
-        terms: NDArray[np.float64] = np.hstack([begun, beyond > 0, beyond]).astype(np.float64)
-        return terms
+        return np.hstack([begun, beyond > 0, beyond]).astype(np.float64)
 
     def _fit(self) -> NDArray[np.float64]:
         """Fit non-negative weights ``[t]`` by least squares on the passes' relative errors, and return them."""

@@ -28,8 +28,6 @@ SIGNAL_BINS: dict[Signal, list[float]] = {
     "cost_slope": [0.9, 1.1],
 }
 
-_ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
-
 
 class QLearning(Controller):
     """Chooses CONTINUE or STOP before each draft pass, using a table of learned values.
@@ -305,7 +303,7 @@ class QLearning(Controller):
             self._take(self._initial)
 
     def _take(self, state: Mapping[str, Any]) -> None:
-        self.check_entries(state, _ENTRIES)
+        self.check_entries(state, ("q", "visits", "bins", "steps", "means", "costs"))
         try:
             self.table.load(state)
             self.steps = int(state["steps"])

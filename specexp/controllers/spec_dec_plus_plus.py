@@ -131,7 +131,6 @@ class StateHead(AcceptanceHead):
 
 
 _RECENT = 0.1  # weight of one step in the running mean
-_ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
@@ -232,7 +231,7 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, _ENTRIES)
+        self.check_entries(state, ("recent", "squares", "weights"))
         self._head.load(state)
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 

@@ -41,8 +41,8 @@ class StatesDrafter(SelfDrafter, ABC):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         if not context.continued:
             self.reset()
-            self.source.forget_states()
-        self.source.begin(len(context) - 1, None if prefill is None else prefill.hidden)
+        states = None if prefill is None else prefill.hidden
+        self.source.begin(len(context) - 1, states, context.continued)
         super().begin(context, prefill)
 
     @override

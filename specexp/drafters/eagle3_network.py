@@ -81,8 +81,7 @@ class Eagle3Config:
             layers = [one + 1 for one in inner["eagle_aux_hidden_state_layer_ids"]]
         # vLLM assumes a missing switch to be true in speculators' EAGLE-3 files, and false in SafeAILab's
         residual = content.get("speculators_model_type") == "eagle3"
-        switches = {name: bool(content.get(name, False)) for name in _SWITCHES}
-        switches["norm_before_residual"] = bool(content.get("norm_before_residual", residual))
+        switches = {name: bool(content.get(name, residual and name == "norm_before_residual")) for name in _SWITCHES}
         return cls(
             CONFIG_MAPPING[kind](**layer),
             content.get("target_hidden_size") or layer["hidden_size"],
@@ -95,14 +94,12 @@ class Eagle3Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contents of a ``config.json`` that engines can read."""
-        own = {"architectures": ["LlamaForCausalLMEagle3"], "target_hidden_size": self.target_hidden_size}
-        layers = self.state_layers and list(self.state_layers)
         return {
             **self.layer.to_diff_dict(),
             **{name: getattr(self.layer, name) for name in ("model_type", "vocab_size", "num_hidden_layers")},
-            **own,
-            "draft_vocab_size": self.draft_vocab_size,
-            **({"eagle_aux_hidden_state_layer_ids": layers} if layers else {}),
+            "architectures": ["LlamaForCausalLMEagle3"],
+            **{name: getattr(self, name) for name in ("target_hidden_size", "draft_vocab_size")},
+            **({"eagle_aux_hidden_state_layer_ids": list(self.state_layers)} if self.state_layers else {}),
             **{name: getattr(self, name) for name in _SWITCHES},
             **({} if self.mask_token_id is None else {"mask_token_id": self.mask_token_id}),
         }

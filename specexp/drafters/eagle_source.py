@@ -54,15 +54,16 @@ class EagleSource(DraftSource):
         """Append the target's hidden states ``[m, width]`` for the next positions."""
         self._states = torch.cat((self._states, states.to(self._states)))
 
-    def begin(self, positions: int, states: torch.Tensor | None) -> None:
+    def begin(self, positions: int, states: torch.Tensor | None, continued: bool) -> None:
         """Set the target's hidden states for the first ``positions`` tokens.
 
         Args:
             positions: number of positions fed to the target.
             states: ``[m, width]`` hidden states at the last ``m`` positions; unknown earlier states are set to zero.
+            continued: whether the states of earlier turns are known.
         """
         given = 0 if states is None else states.shape[0]
-        before = self._states[: positions - given]
+        before = self._states[: positions - given if continued else 0]
         gap = self._states.new_zeros((positions - given - before.shape[0], before.shape[1]))
         self._states = torch.cat((before, gap))
         if states is not None:
@@ -72,10 +73,6 @@ class EagleSource(DraftSource):
     def truncate(self, rows: int) -> None:
         self._cache.committed = min(rows, self.length)
         self._clear_step()
-
-    def forget_states(self) -> None:
-        """Drop the target's hidden states."""
-        self._states = self._states[:0]
 
     @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
@@ -191,7 +188,6 @@ class _TreeCache:
         return kept[0][..., self.first : end, :], kept[1][..., self.first : end, :]
 
     def copy(self, rows: int) -> _TreeCache:
-        """Return a copy with only the first ``rows`` rows."""
         made = _TreeCache()
         made._layers = [[one.clone() for one in layer] for layer in self._layers]
         made.committed = made.rows = rows

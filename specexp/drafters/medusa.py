@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_ARRAYS = ("bias", MARK, "weight")
-
 
 class Medusa(Drafter):
     """Drafts each depth with a separate head, which reads the hidden state at the position before the root.
@@ -57,7 +55,7 @@ class Medusa(Drafter):
         vocabulary: VocabularyFile | None = None,
         vocabulary_size: VocabularySize | None = None,
     ) -> None:
-        check_arrays("Medusa", head, _ARRAYS)
+        check_arrays("Medusa", head, ("bias", MARK, "weight"))
         self.coupled = coupled
         self.draws = not coupled
         self._head = head
