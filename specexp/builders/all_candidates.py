@@ -66,5 +66,5 @@ class AllCandidates(TreeBuilder):
                     ranks.append(rank)
                     log_probs.append(0.0 if answer.log_probs is None else float(answer.log_probs[number, rank]))
             layer = list(range(start, len(tokens)))
-        shape = TreeShape(np.array(parents), np.array(ranks))
+        shape = TreeShape(parents, ranks)
         return TokenTree(shape, np.array(tokens), np.array(log_probs, dtype=np.float32) if given else None)

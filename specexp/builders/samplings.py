@@ -159,8 +159,7 @@ class Samplings:
             key *= weight[number]
             child *= weight[number]
         # a row has more candidates if its answer grew, and needs no more than the tree has nodes
-        more = (count > answered) & (count < self.budget)
-        self._rows["open"][rows] = np.where(more, weight * following, 0.0)
+        self._rows["open"][rows] = np.where((count > answered) & (count < self.budget), weight * following, 0.0)
         self._rows["count"][rows] = count
         enters = key >= self.lowest
         number, rank = number[enters], rank[enters]

@@ -105,8 +105,7 @@ class GrammarConstraint(Constraint):
             if end := written[len(self._vocabulary.decode_bytes(text)) :]:
                 text += self._vocabulary.tokenize_bytes(end)
             # the rest of the text must follow each of its tokens
-            ends = range(len(text) + 1)
-            self._texts |= {(*path, *text[:at]): (text[at:], max(0, alone - at)) for at in ends}
+            self._texts |= {(*path, *text[:at]): (text[at:], max(0, alone - at)) for at in range(len(text) + 1)}
         return self._texts[path]
 
     @override

@@ -124,8 +124,7 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        confidences, matches = list(self._confidences), list(self._matches)
-        return {"threshold": self.threshold, "confidences": confidences, "matches": matches}
+        return {"threshold": self.threshold, "confidences": [*self._confidences], "matches": [*self._matches]}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:

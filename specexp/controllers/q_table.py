@@ -195,8 +195,7 @@ class DraftSummary:
         """Return how many of the path's first ``depth`` tokens equal the target's."""
         if self._matches is None:
             answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
-            pairs = pairwise((0, *self._path))
-            self._matches = [int(tokens[row] == answers[parent]) for parent, row in pairs]
+            self._matches = [int(tokens[row] == answers[parent]) for parent, row in pairwise((0, *self._path))]
         return sum(self._matches[:depth])
 
 

@@ -193,8 +193,7 @@ class ModelSource(DraftSource):
 
     @override
     def feed_together(self, questions: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
-        slots = [source.slot for source, _, _ in questions]
-        result = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
+        result = self.model.grow([source.slot for source, _, _ in questions], [_growth(fed) for _, _, fed in questions])
         answers = []
         for (logits, states, _), (_, context, fed) in zip(result.by_tree(), questions, strict=True):
             if on_host(logits):  # logits on a GPU are checked by rank(), which copies the candidates anyway

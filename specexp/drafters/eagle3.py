@@ -163,8 +163,7 @@ def _sampled(target: Runtime) -> TokenTree:
     target.cache.truncate(0, 0)
     for depth in range(length):
         rows = np.flatnonzero(shape.depths == depth)
-        visible = shape.ancestor_mask[rows, : rows[-1] + 1]
-        growth = Growth(np.array(tokens)[rows], shape.depths[rows], visible)
+        growth = Growth(np.array(tokens)[rows], shape.depths[rows], shape.ancestor_mask[rows, : rows[-1] + 1])
         law = target.grow([0], [growth]).logits[0].float().softmax(-1).cpu()
         tokens += torch.multinomial(law, 1 if depth else _CHAINS, generator=random).flatten().tolist()
     target.cache.truncate(0, 0)
