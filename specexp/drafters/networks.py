@@ -26,7 +26,17 @@ class KeyValues(Protocol):
         """Append rows ``[..., heads, m, d / heads]`` to a layer, and return all rows of the layer."""
 
 
-class EagleHead(nn.Module):
+class _PlainStates(nn.Module):
+    """A network whose rows read hidden states as they are."""
+
+    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the target's hidden states unchanged, for use as row inputs."""
+        return states
+
+    again = fuse_states  # inputs of later rows, from the states that `forward` returned
+
+
+class EagleHead(_PlainStates):
     """A layer that fuses a token's embedding with the preceding hidden state, followed by one decoder layer.
 
     Args:
@@ -101,12 +111,6 @@ class EagleHead(nn.Module):
         made: torch.Tensor = x + self.down(F.silu(gate) * up)
         return made
 
-    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the target's hidden states unchanged, for use as row inputs."""
-        return states
-
-    again = fuse_states  # inputs of later rows, from the states that `forward` returned
-
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
         """Reshape ``[..., m, d]`` to ``[..., heads, m, d / heads]``."""
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
@@ -162,7 +166,7 @@ class MedusaHeads(nn.Module):
         return states
 
 
-class MtpLayer(nn.Module):
+class MtpLayer(_PlainStates):
     """The first layer of a transformers ``MtpModel``, run over the rows of a tree.
 
     Args:
@@ -200,9 +204,3 @@ class MtpLayer(nn.Module):
             past_key_values=cache,
         )
         return made
-
-    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the target's hidden states unchanged, for use as row inputs."""
-        return states
-
-    again = fuse_states
