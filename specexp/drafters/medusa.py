@@ -46,6 +46,8 @@ class Medusa(Drafter):
     runs_model = True
     max_candidates: int = 2**31  # until the vocabulary is known
     wants_hidden = True
+    _network: nn.Module  # set by use_target(), like the output layer
+    _output: Callable[[torch.Tensor], torch.Tensor]
 
     def __init__(
         self,
@@ -62,8 +64,6 @@ class Medusa(Drafter):
         self._vocabulary = vocabulary, vocabulary_size
         self._reduced: DraftVocabulary | None = None
         self._choice = Scoring(temperature, coupled=coupled)
-        self._network: nn.Module | None = None  # set by use_target(), like the output layer
-        self._output: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._take(None)
 
     @override
@@ -134,8 +134,6 @@ class Medusa(Drafter):
         import torch
 
         if self._answers is None and self._state is not None:
-            assert self._network is not None  # use_target
-            assert self._output is not None
             with torch.inference_mode():
                 self._answers = self._output(self._network(self._state))
         return self._answers

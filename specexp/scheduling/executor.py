@@ -279,12 +279,11 @@ class Executor(AbstractContextManager["Executor"]):
 
 def copies(parts: Parts, n: int) -> list[Parts]:
     """Return parts for ``n`` sequences, starting with the given ones. All share the stateless builder and verifier."""
-    return [parts, *(_fresh(parts) for _ in range(n - 1))]
-
-
-def _fresh(parts: Parts) -> Parts:
-    drafter = None if parts.drafter is None else parts.drafter.for_new_sequence()
-    return parts._replace(drafter=drafter, controller=parts.controller.for_new_sequence())
+    made = [parts]
+    for _ in range(n - 1):
+        drafter = None if parts.drafter is None else parts.drafter.for_new_sequence()
+        made.append(parts._replace(drafter=drafter, controller=parts.controller.for_new_sequence()))
+    return made
 
 
 def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping[str, Any] | None) -> Parts:

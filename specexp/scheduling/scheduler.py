@@ -209,8 +209,7 @@ class ScheduledExecutor(Executor):
         try:
             for worker in workers:
                 worker.send(query)
-            replies = [worker.receive() for worker in workers]
-            return [reply for reply in replies if isinstance(reply, dict)]
+            return [reply for worker in workers if isinstance(reply := worker.receive(), dict)]
         except BaseException:
             self.close(at_once=True)
             raise

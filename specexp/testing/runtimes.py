@@ -57,11 +57,7 @@ class RuntimeContract(ABC):
         """Each tree gets the same logits as in a single pass over that tree alone."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
-        cuts = {
-            0: (0, 1, 3, 7),
-            1: (0, 3, 7),
-            2: (0, 2, 7),
-        }  # row boundaries of the passes; only slot 0 has a third pass
+        cuts = (0, 1, 3, 7), (0, 3, 7), (0, 2, 7)  # by slot: row boundaries of the passes; only slot 0 has a third
         runtime.cache.reserve(0, 3)
         whole = {}
         for slot, tree in trees.items():
