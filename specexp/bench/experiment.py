@@ -294,7 +294,7 @@ def rehearse(config: Config) -> LiveBackend:
     backend = LiveBackend.of(config, pair)
     arms = []
     for spec in arm_specs(config):
-        if spec.engine is not None and not spec.engine.lacks():  # what it lacks is said later
+        if spec.engine is not None and not spec.engine.lacks():  # missing_engine names what it lacks
             with restated(ValueError, lambda error: ConfigError(f"{spec.where}: engine: {error}")):  # noqa: B023
                 spec.engine.check(pair, longest_context(config, prompts, pair))
         # engines are not made: they need weights to start, and their settings have already been checked

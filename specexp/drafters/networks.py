@@ -27,7 +27,7 @@ class KeyValues(Protocol):
 
 
 class _PlainStates(nn.Module):
-    """A network whose rows read hidden states as they are."""
+    """A network with rows that read hidden states as they are."""
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the target's hidden states unchanged, for use as row inputs."""

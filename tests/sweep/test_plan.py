@@ -200,7 +200,7 @@ def test_those_go_on_that_are_fastest_in_the_confirmation_not_in_the_search(smal
 
     def made_fast(records, arm, *given, **how):
         speedup = paired(records, arm, *given, **how)
-        return replace(speedup, mean_log_ratio=float(arm == names[fast]), refused=None)
+        return replace(speedup, mean_log_ratio=float(arm == names[fast]), refused=None, n=4)
 
     small["sweep"] |= {"n_trials": 2, "confirm": {"best": 1, "data": {"max_prompts": 4}}}
     small["baselines"] = ["plain"]
