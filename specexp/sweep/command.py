@@ -71,8 +71,11 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     if FUNCTION in settings.space:
         list(drawn_by_function(config, settings))
     if dry_run:
+        from specexp.sweep.one_process import OneProcess
         from specexp.sweep.preparation import left_out_lines, rehearse
 
+        if settings.storage is None and (damage := OneProcess(config, settings).rehearse()):
+            console.print(damage, markup=False)
         possible, impossible = rehearse(config)
         show(config, possible, console)
         for sentence in left_out_lines(impossible):

@@ -89,7 +89,7 @@ class Confirmation:
         """The word that sentences use for a candidate: ``method``, ``setting`` or ``tree``."""
         if any(one.choice is not None for one in self.confirmed):
             return "method"
-        return "setting" if self.is_multi_sequence else "tree"
+        return "setting" if self.is_multi_sequence or "engine" in self.winner.attributes else "tree"
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
-from optuna.storages import BaseStorage
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,7 +20,7 @@ from specexp.report.publish import changed_key, sole_writer
 from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
 from specexp.sweep.prepared import PreparedStudy, result_digest
 from specexp.sweep.sampler import build_sampler
-from specexp.sweep.search import StudySearch, open_study
+from specexp.sweep.search import StudySearch, check_made_of, made_of, open_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, digest_of
@@ -61,9 +62,29 @@ class OneProcess:
 
     def open(self) -> optuna.Study:
         """Create the study, or load it to continue it; raises StudyError if it was made with other settings."""
+        given = self.config.name, self.settings, self.storage, self._workload(), self.config.clock
+        return open_study(*given, self._changed)
+
+    def rehearse(self) -> str:
+        """Check the study that an earlier process made, and write nothing; raises StudyError if it cannot be continued.
+
+        Returns a warning about damage from which the study can recover, or an empty string.
+        """
+        journal = self.config.folder / "journal.log"
+        if not journal.exists():
+            return ""
+        if damage := check_journal(journal):
+            return damage
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        if self.config.name in optuna.get_all_study_names(storage):
+            study = optuna.load_study(study_name=self.config.name, storage=storage)
+            check_made_of(study, made_of(self.settings, self._workload(), self.config.clock), self._changed)
+        return ""
+
+    def _workload(self) -> str:
+        """Return the digest of the settings that all trials share."""
         learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
-        workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
-        return open_study(self.config.name, self.settings, self.storage, workload, self.config.clock, self._changed)
+        return digest_of([self.config.workload(), directions_of(self.settings), *learned])
 
     def _changed(self) -> str:
         """Return, in brackets, the first setting that differs from those of the study's last start, if it is known."""

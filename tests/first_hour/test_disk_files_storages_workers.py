@@ -45,14 +45,24 @@ def test_a_damaged_journal_is_named_and_a_cut_line_dropped(study_command, capsys
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
     journal.write_bytes(first + b"\ngarbage\n" + rest)
-    check(
-        Row(study_command, "journal.log, line 2, must be a JSON entry ... start the study over", code=1),
-        capsys,
-    )
+    damaged = "journal.log, line 2, must be a JSON entry ... start the study over"
+    for typed in (study_command, f"{study_command} --dry-run"):
+        check(Row(typed, damaged, code=1), capsys)
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
+    check(Row(f"{study_command} --dry-run", "ended within a line ... is dropped", code=0), capsys)
+    assert journal.read_bytes() != whole, "a dry run writes nothing"
     check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
     check(Row(study_command, "journal.log is empty ... the study starts over", code=0), capsys)
+
+
+@pytest.mark.timeout(120)
+def test_a_study_with_other_settings_is_named_by_a_dry_run(study_command, capsys):
+    before = Path("runs/sweep/journal.log").read_bytes()
+    check(Row(f"{study_command} --dry-run", "", code=0), capsys)
+    other = f"{study_command} --generation.max_new_tokens 3 --dry-run"
+    check(Row(other, "exists already with another workload ... (generation.max_new_tokens, ", code=1), capsys)
+    assert Path("runs/sweep/journal.log").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The plan of a study: sizes and deadlines by plain decoding's seconds per prompt, with clocks that tests set."""
 
 import csv
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -199,8 +200,10 @@ def test_those_go_on_that_are_fastest_in_the_confirmation_not_in_the_search(smal
         return trials
 
     def made_fast(records, arm, *given, **how):
+        log_ratio = float(arm == names[fast])
+        interval = dict.fromkeys(("ratio", "low", "high"), math.exp(log_ratio))
         speedup = paired(records, arm, *given, **how)
-        return replace(speedup, mean_log_ratio=float(arm == names[fast]), refused=None, n=4)
+        return replace(speedup, mean_log_ratio=log_ratio, refused=None, n=4, **interval)
 
     small["sweep"] |= {"n_trials": 2, "confirm": {"best": 1, "data": {"max_prompts": 4}}}
     small["baselines"] = ["plain"]
