@@ -37,7 +37,8 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
     Raises:
         ArtifactError: The value is invalid. The message describes the first violation in one sentence.
     """
-    adapter, names = TypeAdapter(annotation), getattr(annotation, "__annotations__", ())
+    adapter = TypeAdapter(annotation)
+    names = getattr(annotation, "__annotations__", ())
     # validated as JSON, because strict validation of Python values rejects mappings for dataclasses
     return _worded(lambda: adapter.validate_json(json.dumps(value), strict=True), value, names, where, key)
 

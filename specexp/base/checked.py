@@ -497,7 +497,8 @@ def classes_of(package: str) -> dict[str, type]:
 @cache
 def class_named(package: str, name: str) -> type | None:
     """Return a package's public class with this name, or None if there is none."""
-    found, written = vars(import_module(package)).get(name), written_in(package).get(name)
+    found = vars(import_module(package)).get(name)
+    written = written_in(package).get(name)
     return _defined_in(written.module).get(name) if found is None and written else found
 
 

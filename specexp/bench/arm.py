@@ -189,7 +189,8 @@ class LearningArm(Arm):
         ``observe`` is called with every step's outcome, in the order of the record's tokens. To stop early, it
         can raise an exception.
         """
-        earlier, self.observers = self.observers, (observe,)
+        earlier = self.observers
+        self.observers = (observe,)
         try:
             self.decode(prompt, sample)
         finally:

@@ -141,8 +141,12 @@ class HuggingFaceArm(Arm):
             raise ValueError(why_not(reference, verifier))
         if reference == "hf-assisted" and draft is None:
             raise ValueError(f"arm {name!r} is hf-assisted and needs a draft model: set pair.draft")
-        self.name, self.generation, self.verifier, self.reference = name, generation, verifier, reference
-        self.target, self.tokenizer = target, tokenizer
+        self.name = name
+        self.generation = generation
+        self.verifier = verifier
+        self.reference = reference
+        self.target = target
+        self.tokenizer = tokenizer
         self.draft = draft if reference == "hf-assisted" else None
         self.dtype = str(target.dtype).removeprefix("torch.")
         self.device = str(compute_device(target))
@@ -230,7 +234,8 @@ class HuggingFaceArm(Arm):
         first = times[0]
         run = GenerateRun(token_ids, reason, steps=len(passes.target), tokens_of_pass=passes.counts[1:])
         run.seconds_of_pass = [0.0, *(later - now for now, later in pairwise(times[:-1]))]
-        run.prefill_seconds, run.seconds = first - started, {"decode": finished - first}
+        run.prefill_seconds = first - started
+        run.seconds = {"decode": finished - first}
         self._count_drafts(run, size, passes)
         return run
 
@@ -249,7 +254,8 @@ class HuggingFaceArm(Arm):
                 modelled += run.seconds_of_pass[step]
                 run.beyond_profile += self.latency.exceeded_by(rows.shape[1])
             place += new_tokens
-        run.draft_passes, run.bonus_tokens = len(passes.draft), len(run.token_ids) - run.accepted_drafts
+        run.draft_passes = len(passes.draft)
+        run.bonus_tokens = len(run.token_ids) - run.accepted_drafts
         if self.latency is not None:
             run.seconds = {"decode": modelled}
 

@@ -118,7 +118,9 @@ class LiveBackend(Backend):
         pair = pair or build_pair(config)
         if not is_multi_sequence(config) and problems is None:
             return cls(pair)
-        generation, reasoning, data = config.generation, build_reasoning(config), config.get("data")
+        generation = config.generation
+        reasoning = build_reasoning(config)
+        data = config.get("data")
         if problems is None and (tasks := build_task_items(config)) is not None:
             problems = tasks.problems
         solver = Solver(

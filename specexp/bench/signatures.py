@@ -37,7 +37,8 @@ def likely_cause(
     accepted = [*accepted_at, *[0] * (len(drafted_at) - len(accepted_at))]
     if not drafted_at or drafted_at[0] < LEAST:
         return None
-    rate, most = accepted[0] / drafted_at[0], _bounds(accepted[0], drafted_at[0])[1]
+    rate = accepted[0] / drafted_at[0]
+    most = _bounds(accepted[0], drafted_at[0])[1]
     share = f"{100 * rate:.1f} % of {drafted_at[0]:,} first drafts are accepted"
     if most < _RARE and rate < _CHANCE:
         return (

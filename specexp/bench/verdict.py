@@ -72,7 +72,8 @@ def verdict_sentence(
     if verdict is SpeedVerdict.NOT_FASTER:
         worth = "" if speedup.is_slower else f", and a gain worth having is {least_gain:g}x"
         return f"{label} is {'slower' if speedup.is_slower else 'not faster'} than {over}: {speedup}{worth}."
-    needed, prompts = prompts_needed(speedup, least_gain), counted(speedup.n, "prompt")
+    needed = prompts_needed(speedup, least_gain)
+    prompts = counted(speedup.n, "prompt")
     more = f"more than {MOST_PROMPTS:,} would be needed" if needed is None else f"about {needed:,} would tell"
     if not speedup.has_enough:
         more = f"a verdict needs at least {FEWEST_PROMPTS}"

@@ -91,7 +91,9 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
         room: maximum number of nodes to add.
     """
     size = tree.tokens.size
-    old_tokens, old_ranks, old_children = tree.tokens.tolist(), tree.shape.ranks.tolist(), tree.shape.children
+    old_tokens = tree.tokens.tolist()
+    old_ranks = tree.shape.ranks.tolist()
+    old_children = tree.shape.children
     tokens: list[int] = []
     parents: list[int] = []
     ranks: list[int] = []

@@ -39,7 +39,8 @@ class Columns:
 
     def append(self, entries: int, /, **values: Any) -> None:
         """Append entries to every column, given either one value for all entries or one per entry."""
-        start, self.size = self.size, self.size + entries
+        start = self.size
+        self.size = self.size + entries
         if self.size > self._room:
             self._room = 2 * self.size
             self._columns = {name: np.resize(column, self._room) for name, column in self._columns.items()}
@@ -148,7 +149,9 @@ class Samplings:
             following = np.where(count == k, last, 0.0)  # no later candidate is better
         else:
             number, rank = _positions(fresh)
-            key, child, following = np.empty(number.size), np.empty(number.size), np.empty(rows.size)
+            key = np.empty(number.size)
+            child = np.empty(number.size)
+            following = np.empty(rows.size)
             narrow = count <= _NARROW  # a few rows may have many times as many candidates as the others
             for group in (narrow, ~narrow):
                 own, among = group[number], group.cumsum() - 1
@@ -241,7 +244,8 @@ class Samplings:
             wanted = (first > cut) | ((first == cut) & (depth[undrafted] < deepest))
             more = (following > cut) | ((following == cut) & (rows["depth"] < deepest))
         else:
-            wanted, more = (first >= cut) & (first > 0), (following >= cut) & (following > 0)
+            wanted = (first >= cut) & (first > 0)
+            more = (following >= cut) & (following > 0)
         chosen = undrafted[wanted]
         return np.flatnonzero(more), chosen[np.argsort(-first[wanted], kind="stable")], cut
 

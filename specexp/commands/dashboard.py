@@ -38,10 +38,12 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     if not sweep and is_plain(config):
         raise ConfigError(f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare")
     check_tracking(config)
-    entity, project = config.tracking.entity, project_of(config.tracking.project)
+    entity = config.tracking.entity
+    project = project_of(config.tracking.project)
     if not entity and not dry_run:
         raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
-    owner, modelled = entity or "your-entity", bool((config.get("latency") or {}).get("modelled"))
+    owner = entity or "your-entity"
+    modelled = bool((config.get("latency") or {}).get("modelled"))
     if studies:
         dashboard = describe_studies(modelled)
     elif sweep is not None:

@@ -183,7 +183,8 @@ def speculation() -> Iterator[Diagnosis]:
     profile, limits, acceptance = measure_quickly(load_pair("stdlib"))
     found, pays = [], []
     for word, chain in (("chain", True), ("tree", False)):
-        best, least = payoff(profile, acceptance, chain=chain), break_even(profile, chain=chain)
+        best = payoff(profile, acceptance, chain=chain)
+        least = break_even(profile, chain=chain)
         gain = f"the best {word} brings {best.speedup:.1f}x ({counted(best.nodes, 'node')})"
         found.append(gain if best.nodes else f"no {word} pays")
         pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
@@ -200,7 +201,8 @@ def services() -> Iterator[Diagnosis]:
     """Check the W&B mode, and the caches for models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    mode, user = resolve_mode(), "logged in" if logged_in() else "not logged in"
+    mode = resolve_mode()
+    user = "logged in" if logged_in() else "not logged in"
     if mode == "online":
         yield Diagnosis("wandb", f"runs are {mode}; {user}")
     else:

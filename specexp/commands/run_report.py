@@ -93,7 +93,8 @@ def report(
         "find the best setting": command_line("init", "my-study", *init_options(config)),
     }
     if ranked and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL:
-        needed, exhausted = prompts_needed(ranked[0][1], least), data.workload.exhausted
+        needed = prompts_needed(ranked[0][1], least)
+        exhausted = data.workload.exhausted
         steps = more_prompts(config, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
     of_kinds = (
         kinds_sentence(records, name, name, baselines[0], least, among(arm_names(records), baselines[0]))

@@ -132,7 +132,8 @@ def build_engine(config: Config) -> Any:
     """
     if config.get("engine") is None:
         return None
-    where, verifier = f"{config.source_of(('engine',))}: engine: ", build_verifier(config)
+    where = f"{config.source_of(('engine',))}: engine: "
+    verifier = build_verifier(config)
     if verifier.noise_temperature != 0 or not verifier.lossless:
         raise ConfigError(
             f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
@@ -185,7 +186,8 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
     except ValueError as error:
         section = "builder" if builder is not None else "drafter"
         raise config.checker.error((section,), f": {first_line(error)}") from error
-    parts, profile = Parts(drafter, builder, verifier, controller), latency_of(config)
+    parts = Parts(drafter, builder, verifier, controller)
+    profile = latency_of(config)
     if controller is not None:
         with restated(ValueError, lambda error: config.checker.error(("controller",), f": {first_line(error)}")):
             controller.use_latency(None if profile is None else profile.of(parts.label))

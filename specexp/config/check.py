@@ -66,7 +66,8 @@ def part_names(contract: type) -> list[str]:
     package = _package_of(contract)
     if package is None or not _is_own(contract):
         return list(parts_of(contract))
-    written, home = written_in(package), written_in(contract.__module__.rpartition(".")[0])
+    written = written_in(package)
+    home = written_in(contract.__module__.rpartition(".")[0])
     family = {contract.__name__}
     for _ in {**home, **written}:  # a class may be defined before its base
         family |= {name for name, one in {**home, **written}.items() if one.bases & family}

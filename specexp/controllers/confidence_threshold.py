@@ -146,7 +146,8 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
         confidences: probabilities ``[n]`` that the draft assigned to the drafted tokens.
         matches: flags ``[n]`` that mark accepted tokens; at least one token must be accepted and one rejected.
     """
-    values, matched = np.asarray(confidences, dtype=np.float64), np.asarray(matches, dtype=np.bool_)
+    values = np.asarray(confidences, dtype=np.float64)
+    matched = np.asarray(matches, dtype=np.bool_)
     order = np.argsort(-values, kind="stable")
     values, matched = values[order], matched[order]
     true = matched.cumsum()  # matches at or above each value

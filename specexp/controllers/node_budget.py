@@ -109,7 +109,8 @@ class NodeBudget(Controller):
             self._step += 1
             begins = self._step % self.probe_every == 0  # after a probe
             if self._probes or begins or self._step % (_SOON if self._drafted else _REFIT) == 0 or not self.knows:
-                self._plans, self._drafted = {}, False
+                self._plans = {}
+                self._drafted = False
         if context not in self._plans:
             recent = [one for one, lane in self._lanes.items() if lane.step >= self._step - 1 and one is not context]
             together = [*recent[: -context.lanes : -1], context]  # the latest ones; the others have ended
@@ -187,7 +188,8 @@ class NodeBudget(Controller):
             found = np.array([profile.lanes_seconds(rows, lanes) for rows in (lanes + nodes) / lanes]) + each * nodes
             return found
         if self._weights is None or self._step - self._fitted >= _REFIT:
-            self._weights, self._fitted = self._fit(), self._step
+            self._weights = self._fit()
+            self._fitted = self._step
         found = np.maximum(self._terms(lanes, lanes + nodes) @ self._weights, 1e-6)
         found += drafting / max(drafted, 1.0) * nodes
         return found
@@ -251,9 +253,13 @@ class NodeBudget(Controller):
         if costs.shape != self._costs.shape:
             shapes = f"costs {list(self._costs.shape)}, got {list(costs.shape)}"
             raise ValueError(f"the state of NodeBudget must have {shapes}")
-        self._sums, self._costs, self._step = sums, costs, int(state["passes"])
+        self._sums = sums
+        self._costs = costs
+        self._step = int(state["passes"])
         self._drafting = np.array(state["drafting"], dtype=np.float64)
-        self._weights, self._passes, self._plans = None, [], {}
+        self._weights = None
+        self._passes = []
+        self._plans = {}
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:

@@ -137,13 +137,17 @@ class QLearning(Controller):
                 "QLearning: a table must be given with state 'preloaded' and must not be given with 'cold', got state "
                 f"{state!r} {'without' if table is None else 'with'} a table"
             )
-        self.alpha, self.gamma = alpha, gamma
-        self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
+        self.alpha = alpha
+        self.gamma = gamma
+        self.initial_epsilon = epsilon
+        self.epsilon_decay = epsilon_decay
+        self.epsilon_min = epsilon_min
         self.warm_up = warm_up
         self.max_depth = max_depth
         self.first_decision = first_decision
         self.exploration = exploration
-        self.reward, self.unit = reward, unit
+        self.reward = reward
+        self.unit = unit
         self.reads_answers = reward == "useful"
         self.virtual_trials = virtual_trials
         self.backup = backup
@@ -200,7 +204,8 @@ class QLearning(Controller):
         passes = len(state.pass_tokens)
         if passes == 0 and state.depth == 0:
             return episode.points[0].action == CONTINUE
-        reused, episode.depth = state.depth > episode.depth + 1, state.depth
+        reused = state.depth > episode.depth + 1
+        episode.depth = state.depth
         if reused and self.first_decision == "after":
             return True  # algorithm 1, line 9: after a reuse, drafting continues without a decision
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))

@@ -124,7 +124,8 @@ class QTable:
         values: list[list[float]] = state["q"].tolist()
         if not all(isfinite(value) for pair in values for value in pair):
             raise ValueError("q of the Q-table must be finite")
-        self.values, self.visits = values, state["visits"].tolist()
+        self.values = values
+        self.visits = state["visits"].tolist()
 
 
 def _edges(name: str, edges: Sequence[float]) -> list[float]:

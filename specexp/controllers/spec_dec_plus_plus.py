@@ -69,7 +69,8 @@ class AcceptanceHead:
         if not weights.shape == squares.shape == self.weights.shape and self.width:
             given = f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
             raise ValueError(f"the saved head must have arrays {list(self.weights.shape)}, got {given}")
-        self.weights, self.squares = weights, squares
+        self.weights = weights
+        self.squares = squares
 
     def _forward(self, features: Floats) -> tuple[Floats, Floats]:
         """Return hidden activations ``[n, width]`` and probabilities ``[n]``."""
@@ -83,7 +84,8 @@ class AcceptanceHead:
 
     def _gradient(self, features: Floats, hidden: Any, error: Floats) -> Floats:
         """Return the loss gradient with respect to all weights, given the one with respect to the log-odds ``[n]``."""
-        outer, error = self.weights[(FEATURES + 1) * self.width : -1], error / error.size
+        outer = self.weights[(FEATURES + 1) * self.width : -1]
+        error = error / error.size
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
         return np.concatenate(((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()]))
 
@@ -116,7 +118,8 @@ class StateHead(AcceptanceHead):
         elif given != size:
             raise ValueError(f"the saved head must have {size} weights, got {given}: set layers to its own")
         with torch.inference_mode(False), torch.enable_grad():
-            weights, x = torch.from_numpy(self.weights).requires_grad_(), torch.from_numpy(features)
+            weights = torch.from_numpy(self.weights).requires_grad_()
+            x = torch.from_numpy(features)
             for layer in weights[: prod(shape)].view(shape):
                 x = x + silu(linear(x, layer[:, :-1], layer[:, -1]))
             log_odds = x @ weights[-d - 1 : -1] + weights[-1]

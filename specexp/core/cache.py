@@ -265,7 +265,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
             if self._formed:
                 forms = f"{self._heads} heads of {self._head_dim} and {heads} of {width}"
                 raise ValueError(f"all layers must have keys of the same shape, got {forms}")
-            self._heads, self._head_dim = heads, width
+            self._heads = heads
+            self._head_dim = width
             self.storage = self.storage.new_zeros(self._shape(self.slots, self.capacity))
         self._formed = True
 

@@ -69,7 +69,8 @@ class HuggingFaceRuntime(Runtime):
         check_causal(model)
         self.model = model
         self._check_not_training()
-        self.device, self.dtype = compute_device(model), model.dtype
+        self.device = compute_device(model)
+        self.dtype = model.dtype
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.context_limit = context_limit(model.config)
         self.windows = layer_windows(model.config)

@@ -144,7 +144,8 @@ class LatencyProfile(metaclass=Checked):
     @property
     def free_nodes(self) -> int:
         """The maximum number of nodes for which a target pass is nearly free (:data:`NEARLY_FREE`)."""
-        most, sizes = NEARLY_FREE * self.target_seconds(1), range(1, self.max_target_tokens + 1)
+        most = NEARLY_FREE * self.target_seconds(1)
+        sizes = range(1, self.max_target_tokens + 1)
         return max(rows - 1 for rows in sizes if self.target_seconds(rows) <= most)
 
     @property

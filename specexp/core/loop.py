@@ -137,9 +137,11 @@ class Drafting:
             return False
         if not self.drafter.costs_pass(request):
             return False
-        drafted, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
+        drafted = int(np.count_nonzero(request.tokens >= 0)) - 1
+        depth = max(request.depths(), default=0)
         rows, log_probs = request.best_path()
-        path, nodes = request.tokens[rows[::-1]].tolist(), min(drafted, self.builder.max_nodes)
+        path = request.tokens[rows[::-1]].tolist()
+        nodes = min(drafted, self.builder.max_nodes)
         states = self.drafter.path_states(path) if self.controller.reads_states else None
         state = DraftState(nodes, depth, pass_tokens, sum(log_probs), (log_probs or [0.0])[0], states)
         return not self.controller.keep_drafting(self.context, state)
@@ -171,7 +173,8 @@ class _GrowingTree:
                 assert drafting.drafter is not None  # builders make requests only if there is a drafter
                 self.question = drafting.drafter, drafting.context, request
             except StopIteration as finished:
-                self.question, built = None, finished.value
+                self.question = None
+                built = finished.value
                 self.tree = built.tree
                 self.pass_tokens += built.pass_tokens
                 self.draft_seconds += built.draft_seconds

@@ -109,12 +109,15 @@ class GumbelStream:
 
         start, known = position - self._first, self._rows
         if size != known.shape[1] or not 0 <= start <= known.shape[0] + _POSITIONS_BEHIND:
-            self._first, start, known = position, 0, known.new_empty((0, size))
+            self._first = position
+            start = 0
+            known = known.new_empty((0, size))
         if start + positions > known.shape[0]:
             # keep some earlier rows, because a drafter runs ahead of the verifier
             forgotten = max(start - _POSITIONS_BEHIND, 0)
             kept = known[forgotten:]
-            self._first, start = self._first + forgotten, start - forgotten
+            self._first = self._first + forgotten
+            start = start - forgotten
             # an accelerator generates many positions as fast as one; on a CPU, the time grows with their number
             few = max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size))
             more = max(start + positions - kept.shape[0], few if self._on_cpu else _POSITIONS_AHEAD)

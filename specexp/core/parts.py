@@ -112,7 +112,8 @@ def _drafter_label(drafter: Drafter) -> str:
 def _builder_label(builder: TreeBuilder) -> str:
     if builder.shape is not None:  # all fixed shapes have equal costs
         return "StaticTree"
-    name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
+    name = type(builder).__name__
+    inner = dict.fromkeys(map(_builder_label, builder.inner))
     return f"{name}({', '.join(inner)})" if inner else name
 
 
@@ -217,7 +218,9 @@ def join_target(parts: Parts, target: Runtime) -> None:
         target.keep_hidden(parts.drafter.wants_hidden)
     if parts.builder is None:
         return
-    name, nodes, leaves = type(parts.builder).__name__, parts.builder.max_nodes, parts.builder.max_leaves
+    name = type(parts.builder).__name__
+    nodes = parts.builder.max_nodes
+    leaves = parts.builder.max_leaves
     if nodes >= target.context_limit:
         room = f"the target's context holds {target.context_limit} tokens"
         raise ValueError(f"{name} makes trees of up to {nodes} nodes, but {room}: lower its budget")

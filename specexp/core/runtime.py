@@ -428,7 +428,8 @@ def tree_error(runtime: Runtime) -> float:
             return nan
         possible = expected > torch.finfo(runtime.dtype).min / 2
         expected, answer = expected[possible], answers[row, possible]
-        error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
+        error = (answer - expected).norm()
+        spread = (expected - expected.mean()).norm()
         same = bool(error <= 1e-6 * (1 + expected.norm()))  # constant logits have no spread to divide by
         errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
     return sorted(errors)[1]  # in a mixture of experts, rounding may send one row's token to other experts

@@ -129,7 +129,8 @@ class OwnPrompts(PromptSet):
             if self.category not in (None, *row.values) and row.number == 1:
                 near = did_you_mean(self.category, row.values)
                 raise PromptSetError(f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",))
-            kind, form = row.values.get(self.category or "category"), row.values.get("structured_outputs")
+            kind = row.values.get(self.category or "category")
+            form = row.values.get("structured_outputs")
             if not isinstance(form, dict | None):
                 raise row.error("structured_outputs", "an object such as {json: SCHEMA}", form)
             try:

@@ -273,8 +273,10 @@ class Preparation:
 
     def notes(self) -> list[str]:
         """Return one sentence for each kind of change, and one about the chat template if there is one."""
-        taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
-        end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
+        taken = counted(self.taken, "prompt")
+        longest = max(self.cut.values(), default=0)
+        end = self.too_long.removeprefix("keep-")
+        skipped = counted(len(self.skipped), "prompt")
         notes = {
             f"{len(self.cut)} of {taken} (of up to {longest} tokens) were cut to their {end} {self.max_prompt_tokens} "
             f"tokens (too_long: {self.too_long}).": self.cut,
@@ -459,7 +461,9 @@ class Workload(metaclass=Checked):
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Iterator[Prompt]:
         """Yield the prompt of a row, unless it is too long and must be dropped."""
-        prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
+        prompt_id = row["prompt_id"]
+        turns = tuple(row["turns"])
+        context = tuple(row.get("context") or ())
         name, where = f"prompt {prompt_id!r}", self.prompts.label
         chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
         chat_template, why = renders_turns(tokenizer, turns[0], chat=chat, wanted=self.chat_template)

@@ -92,7 +92,9 @@ class CountPenalties(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, prompt_length: int, presence: float, frequency: float) -> None:
-        self.prompt_length, self.presence, self.frequency = prompt_length, presence, frequency
+        self.prompt_length = prompt_length
+        self.presence = presence
+        self.frequency = frequency
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return ``[b, V]`` scores after ``[b, t]`` tokens."""

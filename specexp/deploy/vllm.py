@@ -77,7 +77,8 @@ class Proposer:
         if not settings.revision:
             raise ValueError("speculative_config: revision must be the path of an artifact, got none")
         self._artifact = load_artifact(settings.revision)
-        self._vocab_size, self._limit = model.get_vocab_size(), model.max_model_len
+        self._vocab_size = model.get_vocab_size()
+        self._limit = model.max_model_len
         self._drafter = self._new_drafter()
         controller = self._artifact.controller
         self._controller = controller if controller and controls_from_counts(controller) else BuilderLimits()
@@ -105,7 +106,8 @@ class Proposer:
             slot_mappings: not used.
         """
         now = perf_counter()
-        seconds, self._called = now - self._called, now
+        seconds = now - self._called
+        self._called = now
         if self._carried > _MOST_TOKENS:  # texts that a drafter carries are never dropped one by one
             self._drafter = self._new_drafter()
             self._sequences.clear()
@@ -168,7 +170,8 @@ class Proposer:
         tree = TokenTree(self._shape.first_nodes(nodes), np.array([root, *one.draft[:nodes]], dtype=np.int64))
         best = np.full((nodes + 1, _MOST_CANDIDATES), NO_CANDIDATE, dtype=np.int64)
         best[: accepted + 1, 0] = new[: accepted + 1]
-        rows, top = tuple(range(1, accepted + 1)), (best, np.zeros(best.shape, dtype=np.float32))
+        rows = tuple(range(1, accepted + 1))
+        top = (best, np.zeros(best.shape, dtype=np.float32))
         return Outcome(one.context, tree, _NO_LOGITS, rows, tuple(new), seconds={"target": seconds}, top=top)
 
     def _chain(self, one: _Sequence, room: int) -> list[int]:

@@ -80,7 +80,8 @@ class DFlashNetwork(HeadNetwork):
 
     def append(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
         """Append keys and values for positions ``[m]`` of a text, given the target's states ``[1, m, A * H]``."""
-        context, turn = self.hidden_norm(self.fc(states)), self._rotation.turn(positions, states)
+        context = self.hidden_norm(self.fc(states))
+        turn = self._rotation.turn(positions, states)
         for layer in self.layers:
             _, keys, values = layer.projected(context, turn)
             cache.update(keys, values, layer.number)

@@ -201,7 +201,8 @@ class DraftModel(Drafter):
         tokens = self.source.draft(self._scoring, context, shape)
         if tokens is None:
             return None
-        self._pending, self._filled = pending, shape
+        self._pending = pending
+        self._filled = shape
         return Filled(tokens, (pending, *shape.fed_sizes))
 
     @property
@@ -285,7 +286,9 @@ class DraftModel(Drafter):
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
         """Yield the fed node for each frontier row. ``enter`` may create a missing node from its parent and token."""
-        tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
+        tokens = request.tokens.tolist()
+        parents = request.parents.tolist()
+        children = self._children
         found: dict[int, int | None] = {0: 0}  # row -> node
         for frontier in request.rows.tolist():
             row, path = frontier, []

@@ -210,7 +210,8 @@ class ModelSource(DraftSource):
         fits = len(context) + shape.max_depth - 1 <= self.context_limit
         if not fits or scoring.temperature == 0 or (scoring.top_k, scoring.top_p) != (None, None):
             return None
-        noise, kept = None, None if self.vocabulary is None else self.vocabulary.kept
+        noise = None
+        kept = None if self.vocabulary is None else self.vocabulary.kept
         if temperature > 0:
             noise = context.target_noise(len(context), shape.max_depth, self.vocab_size)
             noise = noise if kept is None else noise[:, kept]

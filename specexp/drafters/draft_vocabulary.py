@@ -94,12 +94,15 @@ class DraftVocabulary:
         model = runtime.model
         if runtime.draft_source is not None or not hasattr(model, "get_output_embeddings"):
             raise ValueError(f"{type(runtime).__name__} runs no reduced head: set pair.mode to eager or compiled")
-        output, known = model.get_output_embeddings(), _REDUCED.setdefault(model, {})
+        output = model.get_output_embeddings()
+        known = _REDUCED.setdefault(model, {})
         key = self.kept.numpy().tobytes(), output.weight.data_ptr()
         if key not in known:
             made = known[key] = copy(model)  # a shallow copy: the changes below must not affect the model
-            made._modules, made.config = dict(model._modules), copy(model.config)
-            made.config.vocab_size, made.config.tie_word_embeddings = self.kept.numel(), False
+            made._modules = dict(model._modules)
+            made.config = copy(model.config)
+            made.config.vocab_size = self.kept.numel()
+            made.config.tie_word_embeddings = False
             name = next(name for name, one in made._modules.items() if one is output)
             made._modules[name] = self.layer(output)
             made.draft_vocabulary = self  # for the ModelSource

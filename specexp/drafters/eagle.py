@@ -97,7 +97,9 @@ class Eagle(StatesDrafter):
         reduced = DraftVocabulary.read(*self._vocabulary, target.vocab_size)
         if reduced is not None:
             output = reduced.layer(output)
-        width, vocabulary, limit = network.fuse.weight.shape[0], target.vocab_size, target.context_limit
+        width = network.fuse.weight.shape[0]
+        vocabulary = target.vocab_size
+        limit = target.context_limit
         logits_of = partial(final_logits, target.model, output=output)
         source = EagleSource(network, embeddings, logits_of, width, vocabulary, limit)
         source.vocabulary = reduced

@@ -53,7 +53,8 @@ class Eagle3(StatesDrafter):
         coupled: bool = False,
     ) -> None:
         super().__init__(temperature, top_k, top_p, coupled)
-        self._head, self._layers = head, layers
+        self._head = head
+        self._layers = layers
 
     @override
     def use_target(self, target: Runtime) -> None:
@@ -157,7 +158,8 @@ def _sampled(target: Runtime) -> TokenTree:
 
     length = min(_LENGTH, target.context_limit - 2)
     paths = [[chain, *[0] * depth] for depth in range(length) for chain in range(_CHAINS)]
-    shape, random = TreeShape.from_rank_paths(paths), torch.Generator().manual_seed(0)
+    shape = TreeShape.from_rank_paths(paths)
+    random = torch.Generator().manual_seed(0)
     tokens = [target.model.config.get_text_config().bos_token_id or 0]
     target.cache.reserve(shape.parents.size)
     target.cache.truncate(0, 0)

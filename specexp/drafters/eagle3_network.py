@@ -365,8 +365,11 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         width, heads, eps = layer.hidden_size, layer.num_attention_heads, layer.rms_norm_eps
-        self.number, self.first, self.norm_before_residual = number, first, norm_before_residual
-        self.heads, self.kv_heads = heads, layer.num_key_value_heads
+        self.number = number
+        self.first = first
+        self.norm_before_residual = norm_before_residual
+        self.heads = heads
+        self.kv_heads = layer.num_key_value_heads
         self.size = getattr(layer, "head_dim", None) or width // heads
         self.input_layernorm = nn.RMSNorm(width, eps=eps)
         if first:
@@ -400,7 +403,8 @@ class DecoderLayer(nn.Module):
         """Return queries, keys and values ``[..., heads, m, head_dim]`` for normalized inputs ``[..., m, width]``."""
         # [..., heads + 2 kv_heads, m, size]
         mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
-        turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]
+        turned = mixed[..., : -self.kv_heads, :, :]
+        v = mixed[..., -self.kv_heads :, :, :]
         if self.normed:
             q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
             turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=-3)

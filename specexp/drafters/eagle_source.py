@@ -39,8 +39,11 @@ class EagleSource(DraftSource):
         context_limit: int,
     ) -> None:
         self._given = head, embed, output, width, vocab_size, context_limit
-        self._head, self._embed, self._output = head, embed, output
-        self.vocab_size, self.context_limit = vocab_size, context_limit
+        self._head = head
+        self._embed = embed
+        self._output = output
+        self.vocab_size = vocab_size
+        self.context_limit = context_limit
         self._states = next(head.parameters()).new_empty((0, width))  # [positions, width] of the target
         self._cache = _TreeCache()
         self._clear_step()
@@ -139,7 +142,8 @@ class EagleSource(DraftSource):
     @torch.inference_mode()
     def _run_committed(self, tokens: Sequence[int]) -> None:
         """Run the head on committed tokens, each with the target's hidden state at the previous position."""
-        past, self._pending = self.length, len(tokens)
+        past = self.length
+        self._pending = len(tokens)
         states = self._states[max(past - 1, 0) : past + self._pending - 1]
         if past == 0:  # before the first token
             states = torch.cat((self._states.new_zeros((1, self._states.shape[1])), states))

@@ -62,7 +62,8 @@ def _exit_of(model: Any, layers: int, runtime: str) -> Any:
         )
     lower, short = copy(model), copy(body)
     for one in (lower, short):  # shallow copies: the changes below must not affect the target
-        one._modules, one.config = dict(one._modules), copy(model.config)
+        one._modules = dict(one._modules)
+        one.config = copy(model.config)
         one.config.num_hidden_layers = layers
         if getattr(one.config, "layer_types", None) is not None:
             one.config.layer_types = one.config.layer_types[:layers]

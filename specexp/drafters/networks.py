@@ -73,7 +73,8 @@ class EagleHead(_PlainStates):
             if name != "heads"
         }
         try:
-            inner, width = weights["down.weight"].shape[1], weights["fuse.bias"].shape[0]
+            inner = weights["down.weight"].shape[1]
+            width = weights["fuse.bias"].shape[0]
             made = cls(width, int(np.asarray(arrays["heads"]).reshape(())), inner)
             made.load_state_dict(weights)
         except (KeyError, RuntimeError, IndexError, ValueError, ZeroDivisionError) as error:
@@ -175,7 +176,8 @@ class MtpLayer(_PlainStates):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.layer, self._shared = model.layers[0], (model.embed_tokens, model.rotary_emb)
+        self.layer = model.layers[0]
+        self._shared = (model.embed_tokens, model.rotary_emb)
         self._kinds: dict[str, Any] = {"layer_type": model.config.layer_types[0]} if model.has_per_layer_rope else {}
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -134,5 +134,6 @@ class DFlashSource(ParallelSource, EagleSource):
         """Append keys and values for the positions before ``end``."""
         positions = torch.arange(self._known, end, device=self._states.device)
         if len(positions):
-            self._cache.rows, self._known = self._known, end
+            self._cache.rows = self._known
+            self._known = end
             self._head.append(self._states[None, positions], positions, self._cache)

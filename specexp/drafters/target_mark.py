@@ -21,7 +21,8 @@ _ROUNDING = 0.01  # relative tolerance: bfloat16 keeps 8 bits
 
 def check_arrays(name: str, head: Mapping[str, Any], wanted: Collection[str]) -> None:
     """Raise ``ValueError``, naming an array, unless the head of drafter ``name`` has exactly the wanted arrays."""
-    missing, unknown = sorted({*wanted} - head.keys()), sorted(head.keys() - {*wanted})
+    missing = sorted({*wanted} - head.keys())
+    unknown = sorted(head.keys() - {*wanted})
     if missing or unknown:
         wrong = f"lacks the array {missing[0]!r}" if missing else f"has the unknown array {unknown[0]!r}"
         raise ValueError(f"the head of {name} {wrong}; it must have {', '.join(sorted(wanted))}")

@@ -258,10 +258,15 @@ class OpenAIEndpoint(HttpEngine):
         self.settings = dict(settings or {})
         if command is not None:  # a name without a value is an error here, not when the server is started
             filled(command, {**self.settings, "port": 0, "target": ""})
-        self.command, self.plain_command, self.url, self.plain_url = command, plain_command, url, plain_url
-        self.body, self.plain_body = dict(body or {}), plain_body
+        self.command = command
+        self.plain_command = plain_command
+        self.url = url
+        self.plain_url = plain_url
+        self.body = dict(body or {})
+        self.plain_body = plain_body
         self.model = model
-        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.start_seconds = start_seconds
+        self.answer_seconds = answer_seconds
         self.set_loads(concurrency)
 
     @override
@@ -330,7 +335,8 @@ class LlamaCppServer(HttpEngine):
         self.target = target
         self.program = program
         self.threads = threads
-        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.start_seconds = start_seconds
+        self.answer_seconds = answer_seconds
         self.set_loads(concurrency)
 
     @override

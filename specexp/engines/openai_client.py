@@ -272,7 +272,8 @@ def _take(found: Streamed, content: Any, at: float) -> None:
     usage, metrics = content.get("usage"), content.get("metrics")
     _take_timings(found, content.get("timings"))
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-        found.tokens, found.prompt_tokens = usage["completion_tokens"], usage.get("prompt_tokens")
+        found.tokens = usage["completion_tokens"]
+        found.prompt_tokens = usage.get("prompt_tokens")
         drafts = usage.get("completion_tokens_details") or {}
         if (accepted := drafts.get("accepted_prediction_tokens")) is not None:  # the gateway smg
             found.speculation = {

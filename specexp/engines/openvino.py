@@ -192,8 +192,11 @@ def write_openvino(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTo
         ) -> tuple[torch.Tensor, ...]:
             cache: Any = DynamicCache(config=self.model.config)
             for layer, (keys, values) in zip(cache.layers, past, strict=True):
-                layer.keys, layer.values, layer.is_initialized = keys, values, True
-                layer.dtype, layer.device = keys.dtype, keys.device
+                layer.keys = keys
+                layer.values = values
+                layer.is_initialized = True
+                layer.dtype = keys.dtype
+                layer.device = keys.device
             given = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": cache}
             logits = self.model(input_ids, **given, use_cache=True).logits
             return logits, *(kept for layer in cache.layers for kept in (layer.keys, layer.values))

@@ -107,7 +107,8 @@ class ServedArm(LearningArm):
         self.engine = engine
         self.pool = pool
         self.scorer = scorer
-        self.dtype, self.device = scorer.dtype, scorer.device
+        self.dtype = scorer.dtype
+        self.device = scorer.device
         model, tokenizer = pool.pair.target, pool.pair.tokenizer
         self._limit = context_limit(model.config)
         self._eos = eos_of(tokenizer, model) if self.generation.stop_at_eos else frozenset()

@@ -75,7 +75,8 @@ class VLLM(HttpEngine):
         self.eager = eager
         self.max_model_len = max_model_len
         self.kv_cache_gib = kv_cache_gib
-        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.start_seconds = start_seconds
+        self.answer_seconds = answer_seconds
         self.set_loads(concurrency)
 
     @override

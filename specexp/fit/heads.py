@@ -259,7 +259,9 @@ class EagleTraining(HeadTraining):
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
-        self.regression, self.rounds, self.replaced = regression, rounds, replaced
+        self.regression = regression
+        self.rounds = rounds
+        self.replaced = replaced
         self.head = EagleHead(self.width, heads, inner)
 
     @override
@@ -313,7 +315,8 @@ class Eagle3Training(HeadTraining):
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
-        self.steps, self.decay = steps, decay
+        self.steps = steps
+        self.decay = decay
         size = self._target[0].config.get_text_config().vocab_size
         reduced = DraftVocabulary.read(vocabulary, vocabulary_size, size)
         self.head = eagle3_head(self._target[0], layers, None if reduced is None else reduced.kept)

@@ -124,7 +124,8 @@ def report(config: Config, module: ControllerLearning) -> Report:
     sentences = [f"Learned from {module.steps:.0f} steps of {answers}{f'; {learned}' if learned else ''}."]
     provenance = module.backend.provenance(arm)
     if "recording" in provenance:
-        where, worth = provenance["recording"]["folder"], provenance["recording"]["fidelity"]
+        where = provenance["recording"]["folder"]
+        worth = provenance["recording"]["fidelity"]
         sentences.append(f"The steps were replayed from the recording {where} ({worth}).")
     artifacts = []
     assert config.fit is not None
@@ -134,7 +135,8 @@ def report(config: Config, module: ControllerLearning) -> Report:
         kind = kind_for("controller", composition)
         assert kind is not None, "checked before learning"
         state = {"learned": {"controller": controller.state_dict()}}
-        payloads, metrics = kind.payloads_of(composition, state) or {}, {"steps": module.steps}
+        payloads = kind.payloads_of(composition, state) or {}
+        metrics = {"steps": module.steps}
         made_by = {"study": name, "config": config.to_dict(), "metrics": metrics, **provenance}
         fingerprint = module.backend.fingerprint()
         artifact = save_artifact(Path(export.to), export.kind, payloads, made_by, fingerprint, name=name)

@@ -42,7 +42,8 @@ class ControllerLearning(lightning.LightningModule):
         self.arm = arm
         self.prompts = list(prompts)
         self.backend = backend
-        self.done, self.steps = 0, 0.0
+        self.done = 0
+        self.steps = 0.0
         self.failed: list[PromptRecord] = []
         # Lightning counts optimizer steps, so a dummy optimizer is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
@@ -83,7 +84,8 @@ class ControllerLearning(lightning.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state, parts = checkpoint[_STATE], self.arm.parts
-        self.done, self.steps = int(state["done"]), float(state["steps"])
+        self.done = int(state["done"])
+        self.steps = float(state["steps"])
         parts.controller.load_state_dict(state["controller"])
         if parts.drafter is not None:
             parts.drafter.load_state_dict(state["drafter"])

@@ -80,7 +80,8 @@ class _Rows:
     """
 
     def __init__(self, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
-        self.numbers, self.visible = numbers, visible
+        self.numbers = numbers
+        self.visible = visible
         self.size = numbers.shape[1]
         start, step = numbers.ctypes.data, numbers.strides[0]
         addresses = (start + step * place for place in range(len(_NUMBERS)))
@@ -122,7 +123,8 @@ class _GrowingForm(_Form):
         levels = np.arange(shape.max_depth + 1)
         rows = np.concatenate(([0], np.searchsorted(shape.depths[inner], levels[1:]) + pending))
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
-        widest, self.best = max(1, int(np.diff(rows)[1:].max(initial=1))), int(shape.ranks.max()) + 1
+        widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
+        self.best = int(shape.ranks.max()) + 1
         self.tokens = np.empty_like(shape.parents)
         arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
         found = [np.empty((widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
@@ -260,7 +262,8 @@ class CompiledModel(HuggingFaceRuntime):
         self._make_room(past + form.size, slot + 1)
         self._room(form.size)
         self.cache.uncommitted[slot] = 0
-        form.given.past, form.given.slot = past, slot
+        form.given.past = past
+        form.given.slot = slot
         form.numbers[0] = tree.tokens
         return form
 
@@ -364,15 +367,21 @@ class CompiledModel(HuggingFaceRuntime):
         form = known.get(pending.size)
         if form is None:
             form = known[pending.size] = _GrowingForm(shape, pending.size)
-        past, growing, results = self.cache.lengths[slot], form.growing, form.results
+        past = self.cache.lengths[slot]
+        growing = form.growing
+        results = form.results
         self._make_room(past + form.size, slot + 1)
         self._room(form.size)
-        form.given.past, form.given.slot = past, slot
+        form.given.past = past
+        form.given.slot = slot
         form.numbers[0, : pending.size] = pending
         if noise is None:
-            results.best, results.noise = form.best, None
+            results.best = form.best
+            results.noise = None
         else:  # nodes are drawn
-            results.best, results.noise, results.temperature = 0, noise.data_ptr(), temperature
+            results.best = 0
+            results.noise = noise.data_ptr()
+            results.temperature = temperature
             growing.stride = noise.stride(0)
         growing.kept = None if kept is None else kept.data_ptr()
         logits = self._scratch(2 * growing.widest)
@@ -440,7 +449,8 @@ class CompiledModel(HuggingFaceRuntime):
 
     def _counted(self, count: int, answered: int) -> _Rows:
         """Return the first ``count`` rows of the buffers; the last ``answered`` of them get logits."""
-        self._rows.given.count, self._rows.given.answered = count, answered
+        self._rows.given.count = count
+        self._rows.given.answered = answered
         return self._rows
 
     def _fill(self, rows: slice, *values: Any) -> None:
@@ -467,7 +477,8 @@ class CompiledModel(HuggingFaceRuntime):
             results.noted_layers, results.states = self._noted_layers.ctypes.data, self._noted.data_ptr()
         results.noted = layers
         if self.dtype == torch.bfloat16:
-            answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
+            answers = torch.empty(size, dtype=self.dtype)
+            logits = self._scratch(size[0])
             results.rounded = answers.data_ptr()
         else:
             answers = torch.empty(size, dtype=torch.float32)

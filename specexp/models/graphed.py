@@ -407,7 +407,8 @@ def _difference(captured: GraphedModel, own: LanguageModel, seed: int) -> float:
     """
     rng = np.random.default_rng(seed)
     shape = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])
-    prompt, tree = rng.integers(0, 512, 20).tolist(), TokenTree(shape, rng.integers(0, 512, 7))
+    prompt = rng.integers(0, 512, 20).tolist()
+    tree = TokenTree(shape, rng.integers(0, 512, 7))
     for runtime in (captured, own):
         runtime.cache.truncate(0, 0)
         runtime.prefill(0, prompt)

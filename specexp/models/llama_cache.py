@@ -63,7 +63,8 @@ class Batch:
 
     def fill(self, lanes: Sequence[LaneRows], with_logits: bool) -> Batch:
         """Return a batch with these rows: this batch, or a larger one if they do not fit."""
-        rows, ids = sum(lane.counts.size for lane in lanes), sum(lane.ids.size for lane in lanes)
+        rows = sum(lane.counts.size for lane in lanes)
+        ids = sum(lane.ids.size for lane in lanes)
         if rows > self._size[0] or ids > self._size[1]:
             return Batch(2 * rows, 2 * ids).fill(lanes, with_logits)
         row = place = 0
@@ -284,14 +285,16 @@ class SlotIds:
             row = -1 if parted is None else parted.get(branch, -1)
             source, end = main, self.length  # a branch from the root shares only the committed tokens
             if tree is not None and row >= 0:
-                source, end = self._ids[tree.first[row]], self.length + tree.depths[row] + 1
+                source = self._ids[tree.first[row]]
+                end = self.length + tree.depths[row] + 1
             if self._known[sequence] < end:
                 self._memory.copy(source, sequence, self._known[sequence], end)
             self._known[sequence] = self.length
             self._ids.append(sequence)
 
     def _tree_is_over(self) -> None:
-        self._tree, self._ids = None, []
+        self._tree = None
+        self._ids = []
         if len(self._known) > 1:
             # so that `main` is first
             self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))
@@ -396,7 +399,8 @@ class LlamaCache(Slots):
                 f"llama.cpp has only {MAX_IDS} sequence ids, and the tree leaves of {len(self.lanes)} sequences "
                 f"need {count - len(self._free)} more: draft narrower trees, or decode fewer sequences together"
             )
-        taken, self._free = self._free[:count], self._free[count:]
+        taken = self._free[:count]
+        self._free = self._free[count:]
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
@@ -420,4 +424,6 @@ class LlamaCache(Slots):
         if data is not None and not functions.llama_state_set_data(self._context, data, len(data)):
             raise LlamaCppError(f"llama.cpp could not grow its cache to {cells} tokens: {complaint()}")
         self._free += range(self._ids, ids)
-        self._cells, self._ids, self._threads = cells, ids, torch.get_num_threads()
+        self._cells = cells
+        self._ids = ids
+        self._threads = torch.get_num_threads()

@@ -40,7 +40,8 @@ class LlamaCppModel(Runtime):
     def __init__(self, model: LlamaFile, *, self_check: bool = True) -> None:
         super().__init__()
         self.model = model
-        self.config, self.generation_config = model.config, model.generation_config
+        self.config = model.config
+        self.generation_config = model.generation_config
         self.vocab_size = model.vocab_size
         self.context_limit = model.context_limit
         self.device = torch.device("cpu")
@@ -70,7 +71,8 @@ class LlamaCppModel(Runtime):
     @override
     def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         lane = self.cache.lanes[slot]
-        past, ids = lane.length, np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
+        past = lane.length
+        ids = np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
         own = np.arange(tokens.size)
         logits = self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
         return PassResult() if logits is None else PassResult([logits])
@@ -124,7 +126,8 @@ class LlamaCppModel(Runtime):
 
     def _choices(self, rows: int) -> None:
         """Make room for the tokens chosen after ``rows`` rows, and for their scores."""
-        self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
+        self._tokens = np.empty(rows, dtype=np.int64)
+        self._values = np.empty(rows, dtype=np.float32)
         self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 
     @override

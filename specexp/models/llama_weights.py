@@ -280,10 +280,12 @@ class LlamaWeights:
         size = -(-numbers.numel() // _LINE) * _LINE
         if size > self._free.numel():
             self._free = torch.empty(max(size, _BLOCK), dtype=torch.uint8)
-            start, length = ctypes.c_void_p(self._free.data_ptr()), ctypes.c_int64(self._free.numel())
+            start = ctypes.c_void_p(self._free.data_ptr())
+            length = ctypes.c_int64(self._free.numel())
             self._kernels.use_huge_pages(start, length)
             self._kept.append(self._free)
-        place, self._free = self._free[:size], self._free[size:]
+        place = self._free[:size]
+        self._free = self._free[size:]
         place[: numbers.numel()] = numbers
         return place.data_ptr()
 
@@ -346,7 +348,9 @@ def _gate_up(mlp: Any, family: Family) -> Sequence[Projection]:
     projections = [getattr(mlp, name) for name in family.gate_up]
     if len(projections) == 2:
         return [_whole(one) for one in projections]
-    weight, bias, half = projections[0].weight, projections[0].bias, mlp.down_proj.weight.shape[1]
+    weight = projections[0].weight
+    bias = projections[0].bias
+    half = mlp.down_proj.weight.shape[1]
     return [Projection(weight, rows, None if bias is None else bias[rows]) for rows in (slice(half), slice(half, None))]
 
 

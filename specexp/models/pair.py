@@ -201,8 +201,12 @@ class _Files:
         origin: str | None = None,
     ) -> None:
         self._origin = Path(origin) if origin is not None and is_unpacked(source) else None
-        self.role, self.source, self.name = role, source, f"{role} {source!r}"
-        self._dtype, self._device, self._attention = dtype, device, attn_implementation
+        self.role = role
+        self.source = source
+        self.name = f"{role} {source!r}"
+        self._dtype = dtype
+        self._device = device
+        self._attention = attn_implementation
         self._options = {"trust_remote_code": False, "local_files_only": check_reachable(role, source)}
 
     @cached_property
@@ -359,7 +363,8 @@ def _dtype(key: str, name: str) -> torch.dtype:
 
 def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
     """Raise unless each model has a logit for every token, and the draft has the target's tokenizer."""
-    vocabulary, width = target.tokenizer.get_vocab(), target.config.get_text_config().vocab_size
+    vocabulary = target.tokenizer.get_vocab()
+    width = target.config.get_text_config().vocab_size
     tokens = max(vocabulary.values(), default=-1) + 1
     if tokens > width:
         raise PairError(
@@ -372,7 +377,8 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
     if is_packed(draft.source) and not has_embeddings(draft.source):
         _check_borrowed(target, draft)
         return
-    given, drafted = draft.tokenizer.get_vocab(), draft.config.get_text_config().vocab_size
+    given = draft.tokenizer.get_vocab()
+    drafted = draft.config.get_text_config().vocab_size
     if given != vocabulary:
         different = {token for token, _ in set(vocabulary.items()) ^ set(given.items())}
         first = sorted(different, key=lambda token: (vocabulary.get(token, tokens), token))[:3]

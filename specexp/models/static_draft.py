@@ -68,7 +68,8 @@ class DraftStep(Step):
     """
 
     def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: Any) -> None:
-        self.plan, self.pending = plan, pending
+        self.plan = plan
+        self.pending = pending
         lanes, widths = window.lanes, [level.width for level in plan.levels]
         self.nodes = 1 + sum(widths)
         given: Arrays = {"tokens": ((lanes, pending), INT)}
@@ -221,7 +222,8 @@ class GraphedSource(ModelSource):
         return plan if fits else None
 
     def _take(self, step: DraftStep, lane: int) -> None:
-        self._step, self._logits = step, step.logits[lane]
+        self._step = step
+        self._logits = step.logits[lane]
         self._tokens, self._log_probs, nodes = step.outputs_of(lane)
         self._end = step.pending + step.nodes - 1
         rows = [self._pending - 1, *range(step.pending, self._end)]
@@ -297,7 +299,8 @@ class GraphedSource(ModelSource):
     @override
     def commit(self, rows: Sequence[int]) -> None:
         if self._step is None:
-            before, self._before = self._before, self._growth()
+            before = self._before
+            self._before = self._growth()
             self._plan = before if before == self._before else None
         elif 2 * self._used < max(self._step.nodes - 1, self._fed.total()):
             self._plan = self._before = None  # most drafted nodes were not used

@@ -97,7 +97,8 @@ class StaticSlots(SlotCache):
 
     def open_window(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
         """Set the window of slots and keys for the next forward pass, and the cache rows ``[lanes, rows]`` to fill."""
-        self._window, self._written = (first, lanes, keys), written
+        self._window = (first, lanes, keys)
+        self._written = written
 
     @override
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

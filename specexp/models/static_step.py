@@ -95,7 +95,8 @@ class Step(ABC):
     hidden: torch.Tensor | None = None
 
     def __init__(self, runtime: Any, window: Window, given: Arrays, results: Arrays, rows: int, positions: int) -> None:
-        self.window, self._runtime = window, runtime
+        self.window = window
+        self._runtime = runtime
         self.cache: StaticSlots = runtime.cache
         self.attention: str = runtime.attention
         moves = ((window.lanes, MOVES), INT)
@@ -184,7 +185,9 @@ class TreeStep(Step):
         choice: TokenChoice | None = None,
         verifier: TokenRule | None = None,
     ) -> None:
-        self.shape, self.choice, self._verifier = shape, choice, verifier
+        self.shape = shape
+        self.choice = choice
+        self._verifier = verifier
         lanes, rows = shape.window.lanes, shape.rows
         sizes = {"tokens": rows, "positions": rows, "written": rows, "pass_rows": rows, "base": 1}
         given: Arrays = {name: ((lanes, size), INT) for name, size in sizes.items()}

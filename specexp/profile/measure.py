@@ -71,8 +71,11 @@ class TimedSteps(TimedDecoding):
         super().__init__()
         arm.latency = None
         arm.observers = (self._note,)
-        self.arm, self.composition = arm, arm.parts.label
-        self._taken, self._answer, self._left = 0, -1, 0.0
+        self.arm = arm
+        self.composition = arm.parts.label
+        self._taken = 0
+        self._answer = -1
+        self._left = 0.0
 
     @property
     def steps(self) -> list[StepTiming]:
@@ -108,7 +111,8 @@ class TimedSteps(TimedDecoding):
     def _note(self, outcome: Outcome) -> None:
         now = perf_counter()
         if outcome.context.prompt_length != self._answer:  # a new prompt or turn starts
-            self._answer, self._taken = outcome.context.prompt_length, 0
+            self._answer = outcome.context.prompt_length
+            self._taken = 0
         self._taken += 1
         step = self.timing(outcome, now - self._left)
         if self._taken > SKIPPED:

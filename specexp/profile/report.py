@@ -28,7 +28,8 @@ def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
     """Return a report on the live check, the passes, the overhead of steps, and the fit."""
-    metrics, experts = artifact.metrics.items(), experts_sentence(artifact.fingerprint.get("model", {}))
+    metrics = artifact.metrics.items()
+    experts = experts_sentence(artifact.fingerprint.get("model", {}))
     limits = measured.roofline
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
@@ -142,7 +143,8 @@ def draw(profile: LatencyProfile, measured: Measured) -> Figure:
 def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
     for number, prefix in enumerate(sorted({point.prefix for point in points})):
         own = sorted((point for point in points if point.prefix == prefix), key=lambda point: point.tokens)
-        sizes, color = [point.tokens for point in own], CURVE_COLORS[number % len(CURVE_COLORS)]
+        sizes = [point.tokens for point in own]
+        color = CURVE_COLORS[number % len(CURVE_COLORS)]
         low, high = [point.low for point in own], [point.high for point in own]
         axes.fill_between(sizes, low, high, color=color, alpha=0.25, lw=0)
         times = [point.ms for point in own]

@@ -35,7 +35,8 @@ class RooflineJobs(TimedPass):
         super().__init__(np.empty(0, np.int64), 1)
         self.parameters = sum(one.numel() for one in weights)
         self.weight_bytes = packed_bytes or sum(one.numel() * one.element_size() for one in weights)
-        self.place, dtypes = weights[0].device, (torch.float32, weights[0].dtype)
+        self.place = weights[0].device
+        dtypes = (torch.float32, weights[0].dtype)
         size = 1024 if self.place.type == "cpu" else 4096
         squares = [torch.ones(size, size, dtype=dtype, device=self.place) for dtype in dtypes]
         beyond = torch.frombuffer(_memory(_BEYOND), dtype=torch.float32).fill_(1.0).to(self.place)

@@ -47,7 +47,8 @@ def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff
     """
     # candidates are ranked, so none is more likely than the first
     later = () if chain else tuple(min(acceptance, (1 - acceptance) * share) for share in LATER)
-    trees, plain = best_trees((acceptance, *later), MOST_NODES), profile.step_seconds(1)
+    trees = best_trees((acceptance, *later), MOST_NODES)
+    plain = profile.step_seconds(1)
     best = Payoff(1.0, 0, 0)
     for depth in range(1, DEEPEST + 1):
         passes = [1] * depth if profile.draft_ms else []
@@ -70,7 +71,8 @@ def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
 
     ``python -m specexp.profile`` measures these in detail, with intervals, by prefix length and by composition.
     """
-    model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
+    model = pair.target_runtime()
+    draft = DraftModel(pair.draft_runtime(), coupled=True)
     limits = limit_samples(pair.target, model)
     assert limits is not None
     text = np.arange(5, 5 + 2 * _PREFIX)  # arbitrary tokens: the time depends only on their number

@@ -281,7 +281,8 @@ def category_table(
     for arm in arm_names(records):
         cells: dict[str, Cell] = {"arm": arm}
         for name, chosen in {**groups, "all": records}.items():
-            summary, speedup = summarize(chosen, arm), paired_speedup(chosen, arm, baseline)
+            summary = summarize(chosen, arm)
+            speedup = paired_speedup(chosen, arm, baseline)
             ratio = "refused" if speedup.refused else speedup.unlabeled
             cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(cells)
@@ -419,7 +420,8 @@ def source_table(records: Iterable[PromptRecord]) -> Table | None:
     good = [record for record in records if not record.error]
     for arm in arm_names(good):
         own = [record for record in good if record.arm == arm]
-        names, steps = {name for one in own for name in one.nodes_by_source}, sum(one.steps for one in own)
+        names = {name for one in own for name in one.nodes_by_source}
+        steps = sum(one.steps for one in own)
         for name in sorted(names) if len(names) > 1 else ():
             fed, accepted = by_position(one.nodes_by_source.get(name, ()) for one in own)
             table.rows.append([arm, name, fed / steps, accepted / fed, accepted / steps])
@@ -436,7 +438,8 @@ def context_table(records: Iterable[PromptRecord]) -> Table | None:
     for record in records:
         if record.turns != 1 or not any(record.drafted_at):
             continue
-        counts, sums = steps.setdefault(record.arm, Counter()), tokens.setdefault(record.arm, Counter())
+        counts = steps.setdefault(record.arm, Counter())
+        sums = tokens.setdefault(record.arm, Counter())
         for step in steps_of(record.sources, record.turn_tokens):
             size = next((one for one in CONTEXTS if record.prompt_tokens + step.start <= one), 0)
             counts[size] += 1

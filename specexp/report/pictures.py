@@ -298,7 +298,8 @@ def draw_trees(
     unit = float(np.clip(18.0 / across / width, 0.17, 0.46))  # inches per node width
     row_height = max(0.8, 1.7 * unit)
     deepest = max(shape.max_depth for shape, _ in panels)
-    inches, tall = max(width * unit, 4.0), 0.5 + 0.6 * unit + row_height * deepest
+    inches = max(width * unit, 4.0)
+    tall = 0.5 + 0.6 * unit + row_height * deepest
     figure, grid = new_figure(across * inches + 0.4, down * (tall + 0.9) + 0.8, title, down, across, dpi=150)
     cells = [axes for row in grid for axes in row]
     for axes, (shape, heading), x in zip(cells, panels, layouts, strict=False):
@@ -424,7 +425,8 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
 
 
 def _draw_panel(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float, window: float) -> None:
-    end, rows = start_of(timeline) + timeline.seconds - begin, rows_of(timeline)
+    end = start_of(timeline) + timeline.seconds - begin
+    rows = rows_of(timeline)
     for place, who in enumerate(rows):
         lane = [(0.0, 1000 * min(end, window))]
         axes.broken_barh(lane, (place - _BAR / 2, _BAR), facecolors="#f1f4f7", lw=0, zorder=0)

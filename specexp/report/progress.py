@@ -42,7 +42,8 @@ class StageBar(Progress):
             self.update(task.id, note="")
             self.stop_task(task.id)
         self.add_task(what, total=total, completed=done, note="")
-        self._trial_prompts, self._decoded = prompts, 0
+        self._trial_prompts = prompts
+        self._decoded = 0
 
     def show(self, above: RenderableType) -> None:
         """Show ``above`` above the bars from now on, and redraw it whenever it changes."""

@@ -151,7 +151,9 @@ def publish(
                 track(part, folder, run)
     result = current_result()
     result.next = next(iter(report.next_steps.values()), "")
-    result.answer, result.folder, result.page = report.answer, str(folder), str(folder / PAGE)
+    result.answer = report.answer
+    result.folder = str(folder)
+    result.page = str(folder / PAGE)
     result.limits = [*report.limits]
     for part in parts:
         result.summary |= part.summary

@@ -60,7 +60,8 @@ class Lanes(Decoding):
 
     @override
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
-        fed, started = len(lane.context) - 1 - self.target.length(lane.slot), perf_counter()
+        fed = len(lane.context) - 1 - self.target.length(lane.slot)
+        started = perf_counter()
         prefill = super().prefill(lane, wants_logits)
         self.span(TARGET, "prefill", lane, (started, perf_counter()), fed)
         return prefill

@@ -50,7 +50,9 @@ class ScheduledLanes(Lanes):
         most: int,
     ) -> None:
         super().__init__(target, parts, observers)
-        self.workers, self.policy, self.most = workers, policy, most
+        self.workers = workers
+        self.policy = policy
+        self.most = most
         self._queue: list[Lane] = []  # the paper's Q: lanes with a finished draft, in order of arrival
         self._ended: dict[int, Lane] = {}  # ended lanes whose parts have not yet learned from the last step
 

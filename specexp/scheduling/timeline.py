@@ -159,7 +159,8 @@ def _events(name: str, timeline: TimeLine, process: int) -> Iterator[dict[str, A
         at = _microseconds(moment - start)
         yield {"ph": "C", "pid": process, "name": QUEUE, "ts": at, "args": {"drafts": count}}
     for span in _in_order(timeline):
-        began, ended = _microseconds(span.start - start), _microseconds(span.end - start)
+        began = _microseconds(span.start - start)
+        ended = _microseconds(span.end - start)
         what = {"name": span.what, "cat": "target" if span.who == TARGET else "draft"}
         when = {"ph": "X", "pid": process, "tid": threads[span.who], "ts": began, "dur": ended - began}
         facts = {"sequence": span.sequence, "tokens": span.tokens}

@@ -343,7 +343,8 @@ class WorkerLanes:
     def _learn(self, message: StepResult) -> _Wanted | SequenceLearned:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
-        rows, logits = draft.tree.num_nodes + 1, self._memories[message.lane].logits
+        rows = draft.tree.num_nodes + 1
+        logits = self._memories[message.lane].logits
         logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # no part reads them
         drafting.context.append(message.tokens)
         drafting.context.steps += 1

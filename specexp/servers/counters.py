@@ -46,7 +46,8 @@ class Drafts(NamedTuple):
             return cls(steps, drafted, accepted, tuple(tries[: len(at)]), tuple(at))
         if "num_draft_tokens" not in own:
             return None
-        drafted, depths = own["num_draft_tokens"], range(max(map(int, by_length), default=0))
+        drafted = own["num_draft_tokens"]
+        depths = range(max(map(int, by_length), default=0))
         steps = own.get("num_spec_steps", 0) if drafted else 0
         drafted_at = (sum(sum(n) for length, n in by_length.items() if int(length) > at) for at in depths)
         accepted_at = (sum(sum(n[at + 1 :]) for n in by_length.values()) for at in depths)
@@ -58,7 +59,8 @@ class Drafts(NamedTuple):
         drafted_at, accepted_at = (
             tuple(by_position(getattr(one, name) for one in found)) for name in ("drafted_at", "accepted_at")
         )
-        steps, drafted = sum(one.steps for one in found), sum(one.drafted for one in found)
+        steps = sum(one.steps for one in found)
+        drafted = sum(one.drafted for one in found)
         return cls(steps, drafted, sum(one.accepted for one in found), drafted_at, accepted_at)
 
     @property

@@ -216,7 +216,8 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
         result = current_result()
         file = Path(given.output, "endpoint.md")
         report.write(file)
-        result.answer, result.folder = report.counts(), given.output
+        result.answer = report.counts()
+        result.folder = given.output
         result.next = {
             0: command_line("why", "--endpoint", given.endpoint, why="what its drafts cost and gain")
             if given.concurrency

@@ -198,7 +198,8 @@ def report(answers: Sequence[Answer], url: str) -> Report:
         if not some:
             continue
         plain, drafting, drafted = np.sum([one.passes for one in some], axis=0).tolist()
-        steps, seconds = max(plain + drafting, 1), sum(one.seconds for one in some)
+        steps = max(plain + drafting, 1)
+        seconds = sum(one.seconds for one in some)
         tokens = sum(one.tokens - 1 for one in some)
         row: list[float | None] = [drafted / steps, 1e3 * seconds / steps, tokens / steps]
         if sent != 0 and not any(one.drafts for one in some):
@@ -223,7 +224,8 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
 
     sent = [one for one in answers if one.sent == OWN]
     if not own.steps:
-        first, rate = median(one.first_seconds for one in sent), median(one.rate for one in sent)
+        first = median(one.first_seconds for one in sent)
+        rate = median(one.rate for one in sent)
         found = [f"The first token takes {1e3 * first:.0f} ms, then {rate:.1f} tokens come per second."]
         if any(one.drafts for one in sent):
             return [*found, "The server drafted nothing for these prompts."]

@@ -61,7 +61,8 @@ def count_acceptances(bench: Bench, stage: CountAcceptances, begin: Callable[[in
 
 def counted(bench: Bench, builder: Any, begin: Callable[[int], None]) -> tuple[AcceptanceCounter, LearningArm]:
     """Decode the stage's prompts with a builder; return the counts and the arm, which has learned from them."""
-    counter, prompts = AcceptanceCounter(), bench.data("count_acceptances").prompts
+    counter = AcceptanceCounter()
+    prompts = bench.data("count_acceptances").prompts
     arm = bench.compose("acceptance counts", bench.config.with_overrides({"builder": builder}))
     begin(len(prompts))
     for prompt in prompts:

@@ -216,7 +216,8 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
     """Return the next steps. A command that measures more prompts also allows the time for them."""
     config, settings = study.config, study.settings
     key = "sweep.confirm.data.max_prompts"
-    needed, seconds = prompts_needed(speedup, config.least_gain), study.bench.reference.per_prompt
+    needed = prompts_needed(speedup, config.least_gain)
+    seconds = study.bench.reference.per_prompt
     # within a time limit, fewer prompts may have been confirmed than the set has
     data = study.bench.confirming.data("confirm")
     workload, taken = data.workload, data.workload.preparation.taken

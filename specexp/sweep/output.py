@@ -182,7 +182,10 @@ class Exporter:
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, bench: Bench, command: str) -> None:
-        self.export, self.confirmation, self.bench, self.command = export, confirmation, bench, command
+        self.export = export
+        self.confirmation = confirmation
+        self.bench = bench
+        self.command = command
         self.folder = Path(export.to)
         self.candidates = [one for one in confirmation.confirmed if self._payloads(one) is not None]
         self.best = next((one for one in self.candidates if one.over_plain.is_faster), None)

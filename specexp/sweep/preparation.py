@@ -99,7 +99,8 @@ class _Fixed:
     """A deterministic trial that suggests given labels and one end of each range (0: the low end, 1: the high end)."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
-        self._labels, self._end = labels, end
+        self._labels = labels
+        self._end = end
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._labels.get(name, choices[-self._end])

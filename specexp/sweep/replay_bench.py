@@ -70,7 +70,8 @@ class ReplayBench(Bench):
         try:
             pair = build_pair(config) if confirms else None
         except ConfigError as error:
-            pair, self.no_models = None, str(error)
+            pair = None
+            self.no_models = str(error)
         if pair is not None:
             check_models(config, self.recording, pair)
             self.live = self.confirming = live_bench(config, pair, config.live_latency())

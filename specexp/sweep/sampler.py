@@ -58,7 +58,8 @@ def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
 def check_sampler(settings: Sweep, checker: Checker) -> None:
     """Draw a few configurations without measuring them; raises ConfigError if sampler or pruner cannot be used."""
     # Some samplers and pruners raise only when they are used.
-    sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
+    sampler = build_sampler(settings, checker=checker)
+    pruner = build_pruner(settings, checker)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"
 
@@ -95,8 +96,10 @@ class ExploringSampler(BaseSampler):
     """
 
     def __init__(self, inner: BaseSampler, seed: int | None = None) -> None:
-        self.inner, self.repeats = inner, 0
-        self._random, self._chance = RandomSampler(seed=seed), Random(seed)
+        self.inner = inner
+        self.repeats = 0
+        self._random = RandomSampler(seed=seed)
+        self._chance = Random(seed)
         self._early = False
 
     def _explores(self) -> bool:
@@ -106,7 +109,8 @@ class ExploringSampler(BaseSampler):
     @override
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         states = [one.state for one in study.get_trials(deepcopy=False)]
-        running, finished = states.count(TrialState.RUNNING), sum(state in FINISHED for state in states)
+        running = states.count(TrialState.RUNNING)
+        finished = sum(state in FINISHED for state in states)
         self._early = running > 1 and finished < FINISHED_PER_WORKER * running
         self.inner.before_trial(study, trial)
 

@@ -36,7 +36,8 @@ def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
 def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool] = lambda trial: True) -> int:
     """Requeue the running trials that are dead, mark them as failed, and return their number."""
     # Ending a trial notifies the sampler, and an enumerating sampler may then end a search that has not begun.
-    sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
+    sampler = study.sampler
+    study.sampler = optuna.samplers.RandomSampler()
     found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
     for trial in found:
         requeue(study, trial)  # first, so that nothing is lost if this process dies in between

@@ -164,7 +164,8 @@ class SharedSearch(StudySearch):
         The search can continue if the database was temporarily unreachable. It can also continue if this process was
         suspended for so long that another worker marked its trial as failed.
         """
-        number, self._current = self._current, None
+        number = self._current
+        self._current = None
         self._barren += 1
         self._failed += 1
         if is_lost(error):

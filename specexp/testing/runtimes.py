@@ -98,7 +98,9 @@ class RuntimeContract(ABC):
         self, verifier: DeterministicVerifier
     ) -> None:
         """Tokens are computed only for slots that request them, until the request is withdrawn."""
-        runtime, prompt, temperature = self.runtime(), _tokens(9), verifier.noise_temperature or 0.0
+        runtime = self.runtime()
+        prompt = _tokens(9)
+        temperature = verifier.noise_temperature or 0.0
         runtime.cache.reserve(0, 2)
         if not runtime.computes_tokens(verifier):
             pytest.skip("the runtime leaves the tokens to the verifier")

@@ -104,7 +104,8 @@ class LosslessVerifierContract(VerifierContract):
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((16, self.vocab_size)) * 1.5)
-        drafted, plain = np.zeros((len(NodeKind), self.vocab_size)), np.zeros(self.vocab_size)
+        drafted = np.zeros((len(NodeKind), self.vocab_size))
+        plain = np.zeros(self.vocab_size)
         for seed in range(800):
             root = 0
             for counts, kind in zip(drafted, NodeKind, strict=True):

@@ -69,7 +69,10 @@ class TrackedRun(AbstractContextManager["TrackedRun"]):
     """
 
     def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str]) -> None:
-        self._run, self._guard, self._folder, self._unsent = run, guard, folder, unsent
+        self._run = run
+        self._guard = guard
+        self._folder = folder
+        self._unsent = unsent
         self._state: str | None = None
 
     def _write(self, what: str, write: Callable[[wandb.Run, Any], object]) -> None:
@@ -130,7 +133,8 @@ class TrackedRun(AbstractContextManager["TrackedRun"]):
 
     def finish(self, exit_code: int = 0) -> None:
         """Close the run. Later calls do nothing."""
-        run, self._run = self._run, None
+        run = self._run
+        self._run = None
         if run is None:
             return
         with self._guard("finish a run"):
@@ -176,9 +180,12 @@ class Tracker:
         entity: str | None = None,
         tags: Sequence[str] = (),
     ) -> None:
-        self.name, self.folder, self.tags = name, Path(folder), tuple(tags)
+        self.name = name
+        self.folder = Path(folder)
+        self.tags = tuple(tags)
         self.mode: Mode = resolve_mode(mode)
-        self.project, self.entity = project_of(project), entity
+        self.project = project_of(project)
+        self.entity = entity
         if self.mode != "disabled":
             take_over(project)
         self._guard = Guard()
@@ -205,7 +212,8 @@ class Tracker:
             self.mode = "offline"  # remains offline if the server cannot be reached
             with self._guard("reach its server, so runs are written offline"):
                 run = self._start(name, job_type, config, "online")
-                self.mode, self._url = "online", run.url
+                self.mode = "online"
+                self._url = run.url
         if self.mode == "offline":
             with self._guard("start a run"):
                 run = self._start(name, job_type, config, "offline")

@@ -266,7 +266,9 @@ def _finding(toys: _Toys, arm: LearningArm) -> Finding:
         for record in records
         if record.difference is not None
     )
-    title, name, lossless = claim.arm.title, describe(claim.verifier), claim.verifier.lossless
+    title = claim.arm.title
+    name = describe(claim.verifier)
+    lossless = claim.verifier.lossless
     return Finding(title, name, lossless, tuple(checks), differences, tuple(errors), toys.not_tested)
 
 

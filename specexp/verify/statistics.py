@@ -101,7 +101,8 @@ def of_known_choices(count: float, hits: float, expected: float, variance: float
 
     ``expected`` is the sum of ``p``, and ``variance`` is the sum of ``p * (1 - p)``.
     """
-    observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
+    observed = np.array([hits, count - hits])
+    wanted = np.array([expected, count - expected])
     if variance < RARE:
         return GoodnessOfFit(observed, wanted, 0, 0.0, 0, 1.0, 2)
     square = (hits - expected) ** 2 / variance

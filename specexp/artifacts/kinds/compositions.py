@@ -35,7 +35,8 @@ class ConfirmedSetting:
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a ``StaticTree`` specification for a study's candidate, or None if its shape is not fixed."""
-    paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
+    paths = attributes.get("rank_paths")
+    candidates = attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):
         return None
     return {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
@@ -258,4 +259,6 @@ class EngineSettingsArtifact(Artifact):
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
         content: _Settings = payloads[SETTINGS]
-        self.engine, self.version, self.settings = content.engine, content.version, content.settings
+        self.engine = content.engine
+        self.version = content.version
+        self.settings = content.settings

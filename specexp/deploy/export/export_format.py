@@ -78,7 +78,8 @@ class ExportFormat:
         """Return an exported file with a note on the sampling that the study decided and requests must set, if any."""
         config = artifact.provenance.get("config") or {}
         spec = artifact.recorded.get("verifier") or config.get("verifier") or {}
-        name, given = spec.get("class_path", "").rpartition(".")[2], spec.get("init_args") or {}
+        name = spec.get("class_path", "").rpartition(".")[2]
+        given = spec.get("init_args") or {}
         values = (
             self.greedy
             if name == "Greedy"

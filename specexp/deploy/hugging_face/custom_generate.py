@@ -63,7 +63,9 @@ class CustomGenerate(AbstractContextManager["CustomGenerate"]):
             if parts.drafter is not None:
                 wrap = runtime_of if artifact is None else artifact.draft_runtime
                 parts.drafter.use_draft_model(None if draft is None else wrap(draft))
-        self._artifact, self._parts, self._draft = artifact, parts, draft
+        self._artifact = artifact
+        self._parts = parts
+        self._draft = draft
         self._verifier = ProcessedSampling()
         self._executor: Executor | None = None
         self._lock = Lock()

@@ -124,7 +124,8 @@ def problems_of(
     ``input_ids`` is ``[1, p]``: the prompt, or the first row if batches are supported. ``hidden`` is the result of
     :func:`hidden_arguments`, and ``padding`` the number of masked tokens on the left of each row.
     """
-    cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
+    cache = model_kwargs.get("past_key_values")
+    positions = model_kwargs.get("position_ids")
     if hidden["assistant_model"] is not None:
         yield "assistant_model is not supported: pass a draft model as custom_generate(artifact, draft=MODEL)"
     if hidden["streamer"] is not None and not streams:

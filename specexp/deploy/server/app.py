@@ -193,7 +193,8 @@ class Server:
             first_token = round(min(one.first_token for one in ended) - served.began, 6)
             figures.first_token.observe(first_token)
             figures.request.observe(seconds)
-        steps, new_tokens = sum(one.result.steps for one in ended), usage["completion_tokens"]
+        steps = sum(one.result.steps for one in ended)
+        new_tokens = usage["completion_tokens"]
         self._log(
             request,
             status,

@@ -94,7 +94,8 @@ class ServedRequest:
         self._named = isinstance(request, ChatRequest) and request.function is not None
 
     def _check_prompt(self, prompt: Sequence[int], number: int) -> None:
-        limit, key = self.limits.prompt_tokens, "messages" if self.is_chat else "prompt"
+        limit = self.limits.prompt_tokens
+        key = "messages" if self.is_chat else "prompt"
         if limit is not None and len(prompt) > limit:
             raise RequestError(400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key)
         with restated(ValueError, lambda error: RequestError(400, f"prompt {number}: {error}", key)):

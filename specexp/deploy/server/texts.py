@@ -58,7 +58,8 @@ class Texts:
             ]
 
     def _chat_ids(self, request: ChatRequest) -> list[int]:
-        read, own = [one.message() for one in request.messages], request.chat_template_kwargs
+        read = [one.message() for one in request.messages]
+        own = request.chat_template_kwargs
         with restated(ValueError, lambda error: RequestError(400, first_line(error), "chat_template_kwargs")):
             check_template_arguments(self.tokenizer, own)
         try:
@@ -231,14 +232,16 @@ class OutputText:
         # a stop string may begin at the end of the text
         begun = [size for one in self._stop for size in range(len(one)) if self._waiting.endswith(one[:size])]
         end = len(self._waiting) - (0 if self._stopped else max(begun, default=0))
-        text, self._waiting = self._waiting[:end], self._waiting[end:]
+        text = self._waiting[:end]
+        self._waiting = self._waiting[end:]
         return text
 
     def rest(self) -> str:
         """Return the remaining text once the output has ended."""
         if not self._stopped:
             self._add(self._new_text())
-        text, self._waiting = self._waiting, ""
+        text = self._waiting
+        self._waiting = ""
         return text
 
     def _new_text(self) -> str:
@@ -251,4 +254,5 @@ class OutputText:
         starts = {one: self._waiting.find(one, max(0, before - len(one) + 1)) for one in self._stop}
         found = [(start + len(one), start) for one, start in starts.items() if start >= 0]
         if found and len(self._tokens) > self._min_tokens:
-            self._waiting, self._stopped = self._waiting[: min(found)[1]], True
+            self._waiting = self._waiting[: min(found)[1]]
+            self._stopped = True

@@ -72,9 +72,11 @@ class CallText:
         if not self.calls:
             if (head := _HEAD.match(self._waiting)) is None:
                 return {}
-            name, self._waiting = head[1], self._waiting[head.end() :]
+            name = head[1]
+            self._waiting = self._waiting[head.end() :]
         end = len(self._waiting) - (reason != "length")  # the last brace closes the call, and not its arguments
-        arguments, self._waiting = self._waiting[:end], self._waiting[end:]
+        arguments = self._waiting[:end]
+        self._waiting = self._waiting[end:]
         return {"tool_calls": [self._call(name, arguments)]}
 
     def _call(self, name: str | None, arguments: str) -> dict[str, Any]:
@@ -104,7 +106,8 @@ class CallText:
         if found is None and reason is None:  # the end of the text may begin a mark
             start -= max(n for n in range(len(MARK)) if self._waiting.endswith(MARK[:n]))
         self._behind_call &= not self._waiting[:start]
-        content, self._waiting = content + self._waiting[:start], self._waiting[start:]
+        content = content + self._waiting[:start]
+        self._waiting = self._waiting[start:]
         return {"content": content or None, "tool_calls": calls} if calls else {"content": content}
 
 

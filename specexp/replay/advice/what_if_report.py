@@ -86,7 +86,8 @@ def compare(
     devices = []
     for letter, profile, given, worth in zip(letters, priced, profiles, goodput.T, strict=False):
         best = trees[int(worth.argmax())]
-        counts, plain_seconds = table.evaluate(best.shape, profile), table.plain_seconds(given)
+        counts = table.evaluate(best.shape, profile)
+        plain_seconds = table.plain_seconds(given)
         logs = np.log(plain_seconds / counts.seconds).tolist()
         by_prompt = mean_by_prompt(zip((turn.prompt_id for turn in table.turns), logs, strict=True))
         speedup = Speedup.of(best.name, "plain decoding", by_prompt, profile.label)
@@ -202,7 +203,8 @@ def cross_table(found: Comparison) -> Table:
     table = Table("Goodput of each best tree on every device, relative to the device's own best tree", heads)
     elsewhere = []
     for device in devices:
-        name, shares = f"best for {device.letter} ({device.best.name})", found.shares(device.best)
+        name = f"best for {device.letter} ({device.best.name})"
+        shares = found.shares(device.best)
         table.rows.append([name, device.nodes, *shares])
         others = zip(shares, devices, strict=True)
         elsewhere += [(share, device.letter, one.letter) for share, one in others if one is not device]

@@ -157,6 +157,7 @@ def _loads(found: Explained) -> Table | None:
         ],
     )
     for lanes in (1, *sorted(latency.lanes_ms)):
-        wide, narrow = latency.lanes_seconds(rows, lanes), latency.lanes_seconds(1, lanes)
+        wide = latency.lanes_seconds(rows, lanes)
+        narrow = latency.lanes_seconds(1, lanes)
         table.rows.append([lanes, 1e3 * wide, 1e3 * narrow, tokens * narrow / (wide + lanes * beside)])
     return table

@@ -355,7 +355,8 @@ class Player:
                 stop_at_repetition=turn.finish_reason == "repetition",
                 clock=clock or (lambda outcome: {}),
             )
-            lane.turn, lane.lenient = turn, self.lenient
+            lane.turn = turn
+            lane.lenient = self.lenient
             fed = context.token_ids[known:-1]
             wanted = self.parts.wants_prefill_logits and fed.size
             drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)

@@ -132,7 +132,8 @@ class RankTable:
         accepted = np.zeros(self.positions, dtype=np.int64)
         last = np.zeros(self.positions, dtype=np.int64)
         ranks = np.where(self.ranks > highest, MISSED, self.ranks)
-        roots, node = np.arange(self.positions), np.zeros(self.positions, dtype=np.int64)
+        roots = np.arange(self.positions)
+        node = np.zeros(self.positions, dtype=np.int64)
         for depth in range(shape.max_depth):
             if depth:
                 inside = depth < self.left[roots]

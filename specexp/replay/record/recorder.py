@@ -347,7 +347,8 @@ class RecordingSource(ModelSource):
 
     def __init__(self, model: Runtime, width: int, spine_width: int, slots: Any = None) -> None:
         super().__init__(model, slots)
-        self.team, self.independent_rows = None, False
+        self.team = None
+        self.independent_rows = False
         self.width = width
         self.spine_width = spine_width
         self.writer = TrieWriter(0, ())
