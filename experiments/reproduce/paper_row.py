@@ -74,9 +74,9 @@ class PaperRow(BaseModel):
     not_measured: str = ""
     machine: str = ""
     untestable: dict[str, str] = {}
-    modelled: Modelled | None = None
+    modelled: RowAtOtherCosts | None = None
     not_modelled: str = ""
-    matched: Modelled | None = None
+    matched: RowAtOtherCosts | None = None
     simulated: str = ""
     deviations: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class PaperRow(BaseModel):
         return term.place[0], term.place[1:]
 
     @property
-    def parts(self) -> dict[str, Modelled]:
+    def parts(self) -> dict[str, RowAtOtherCosts]:
         """The modelled and the matched test, by kind."""
         return {kind: part for kind in KINDS if (part := getattr(self, kind))}
 
@@ -160,7 +160,7 @@ class PaperRow(BaseModel):
         return [Run(self, key, arguments) for key, arguments in self.runs.items()]
 
 
-class Modelled(PaperRow):
+class RowAtOtherCosts(PaperRow):
     """The test of a row's trend at costs of a pass other than this machine's.
 
     It is tested on the row's record, unless it has runs of its own.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reproduce.paper_row import KINDS, Line, Modelled, Overview, PaperRow, overviews
+from experiments.reproduce.paper_row import KINDS, Line, Overview, PaperRow, RowAtOtherCosts, overviews
 from experiments.reproduce.row_record import RowRecord
 from experiments.reproduce.trend import (
     AGREES,
@@ -48,7 +48,7 @@ class Finding:
         """Return the verdict of a part with the source of its costs."""
         if (part := self.parts.get(kind)) is None:
             return f"not {kind}"
-        assert isinstance(part.row, Modelled)
+        assert isinstance(part.row, RowAtOtherCosts)
         return f"{part.state} ({part.row.source} costs)"
 
 
@@ -103,7 +103,7 @@ def _verdict(found: Finding) -> dict[str, Any]:
     entry = {"row": entry.pop("name"), **entry, "measured": _tested(found)}
     entry["modelled"] = {"verdict": found.state_of("modelled"), "why_not": row.not_modelled}
     for kind, part in found.parts.items():
-        assert isinstance(part.row, Modelled)
+        assert isinstance(part.row, RowAtOtherCosts)
         entry[kind] = {**_tested(part), "source": part.row.source, "costs": part.row.costs}
     return {**entry, **({"simulated": row.simulated} if row.simulated else {})}
 
@@ -228,7 +228,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     if row.modelled is None:
         yield f"- Modelled: **not modelled**: {row.not_modelled}"
     for kind, part in one.parts.items():
-        assert isinstance(part.row, Modelled)
+        assert isinstance(part.row, RowAtOtherCosts)
         yield f"- {kind.capitalize()}: **{one.state_of(kind)}**. Costs: {part.row.costs}"
         yield from _clauses(part)
     if row.simulated:

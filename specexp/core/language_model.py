@@ -41,8 +41,13 @@ def mode_of(model: object) -> str:
 
 
 def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
-    """Return a runtime for the model, with an empty cache; a runtime is returned unchanged. It is a
-    :class:`LanguageModel` unless :func:`set_runtime` was called. Raises ``ValueError`` if the model cannot be run.
+    """Return a runtime for a model in the mode that :func:`set_runtime` set, with an empty cache.
+
+    Without one it is a :class:`LanguageModel`, which needs nothing above this package;
+    :func:`specexp.models.runtime.runtime_of` chooses among all modes. A runtime is returned unchanged.
+
+    Raises:
+        ValueError: the model cannot be run in this mode.
     """
     if isinstance(model, Runtime):
         return model

@@ -32,7 +32,7 @@ COLD = 2
 """Number of arms that decode once more if the winner learns: it starts cold, and plain decoding is repeated."""
 OTHERS = 1 + COLD
 """Number of other arms in a confirmation: plain decoding, and those that start cold."""
-EAGER = 10
+EAGER_FACTOR = 10
 """Prompts that plain decoding decodes in the time that Hugging Face's loop takes for one, roughly, on a CPU."""
 AFTER_SECONDS = SECONDS + 10
 """Seconds reserved after the confirmation for the comparison in float32 and the report."""
@@ -67,7 +67,7 @@ class StudyPlan:
             outside = sum(space.params_of(one.overrides) is None for one in known)
             others = outside + (len(entry.choices) if isinstance(entry, Categorical) else 0)
         sizes = len(bench.data().prompts), prompts("count_acceptances"), prompts("learn")
-        eager = EAGER if bench.config.pair.device == "cpu" else 1
+        eager = EAGER_FACTOR if bench.config.pair.device == "cpu" else 1
         arms = OTHERS + (eager if bench.other_arms() else 0)
         return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), len(known), arms)
 

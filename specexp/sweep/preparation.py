@@ -130,7 +130,7 @@ def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
         yield f"Not measured: {', '.join(listed)}, because {why.removeprefix('sweep: drafter: ')}."
 
 
-def check_prompts(bench: Bench) -> None:
+def check_stages(bench: Bench) -> None:
     """Read the prompts of all stages; raises ConfigError if one does not fit or is in both search and confirmation."""
     config = bench.config
     found = {stage: bench.data(stage) for stage in config.sweep.stages}
@@ -153,7 +153,7 @@ def rehearse(config: StudyConfig) -> tuple[Sweep, dict[str, str]]:
     """
     check_sampler(config.sweep, config.checker)
     bench = open_bench(config, None if config.replayed else build_outline(config))
-    check_prompts(bench)
+    check_stages(bench)
     possible, left_out = without_impossible(bench)
     if possible.export is not None:
         _check_export(possible, bench, possible.export.kind)

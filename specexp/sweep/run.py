@@ -32,7 +32,7 @@ from specexp.sweep.conclusion import StudyResult
 from specexp.sweep.one_process import OneProcess
 from specexp.sweep.output import track_trial
 from specexp.sweep.plan import PLAN, TOO_FEW, fit_plan
-from specexp.sweep.preparation import check_prompts, left_out_lines, open_bench, without_impossible
+from specexp.sweep.preparation import check_stages, left_out_lines, open_bench, without_impossible
 from specexp.sweep.prepared import PreparedStudy
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.study_config import StudyConfig, StudyError
@@ -121,7 +121,7 @@ def prepare(
     warn_of_load(config)
     use_threads(config)
     bench = open_bench(config)
-    check_prompts(bench)
+    check_stages(bench)
     possible, impossible = without_impossible(bench)
     # Nothing has been written so far, so a mistake in models, prompts or parts leaves nothing behind.
     trials = trials or process.open()
