@@ -253,10 +253,12 @@ class NodeBudget(Controller):
         if costs.shape != self._costs.shape:
             shapes = f"costs {list(self._costs.shape)}, got {list(costs.shape)}"
             raise ValueError(f"the state of NodeBudget must have {shapes}")
+        passes = int(state["passes"])
+        drafting = np.array(state["drafting"], dtype=np.float64)
         self._sums = sums
         self._costs = costs
-        self._step = int(state["passes"])
-        self._drafting = np.array(state["drafting"], dtype=np.float64)
+        self._step = passes
+        self._drafting = drafting
         self._weights = None
         self._passes = []
         self._plans = {}
