@@ -38,9 +38,9 @@ def engine_study(engine: str, file: Path, target: str, draft: str | None, device
         ConfigError: the engine cannot read the target.
     """
     if engine == "llama-cpp":
-        for role, source in (("target", target), ("draft", draft)):
-            if source is not None and not is_gguf(sources_of(source)[0]):
-                raise ConfigError(f"--{role} must be a GGUF file with --for llama-cpp, got {source!r}")
+        for role, given, source in zip(("target", "draft"), (target, draft), sources_of(target, draft), strict=True):
+            if source is not None and not is_gguf(source):
+                raise ConfigError(f"--{role} must be a GGUF file with --for llama-cpp, got {given or source!r}")
     draft = sources_of(target, draft)[1]  # an embedded target has a draft of its own
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
     base = _part(engine, content["engine"], draft, device)

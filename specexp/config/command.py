@@ -130,7 +130,8 @@ def run_command(
 
 def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]) -> Config:
     if given[0].startswith("--"):
-        hint = did_you_mean(given[0], options)
+        near = did_you_mean(given[0], options)
+        hint = near if near.startswith("; did") and given[0] not in options else ""
         raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}{hint}")
     for argument in given[1:]:
         name, equals, _ = argument.partition("=")

@@ -74,9 +74,9 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         from specexp.sweep.one_process import OneProcess
         from specexp.sweep.preparation import left_out_lines, rehearse
 
+        possible, impossible = rehearse(config)
         if settings.storage is None and (damage := OneProcess(config, settings).rehearse()):
             console.print(damage, markup=False)
-        possible, impossible = rehearse(config)
         show(config, possible, console)
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,9 +22,9 @@ from specexp.report.publish import changed_key, sole_writer
 from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
 from specexp.sweep.prepared import PreparedStudy, result_digest
 from specexp.sweep.sampler import build_sampler
-from specexp.sweep.search import StudySearch, check_made_of, made_of, open_study
+from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
-from specexp.sweep.storage import check_journal, open_storage, retry_lost
+from specexp.sweep.storage import JournalFile, check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.trial_queue import known_waiting, put_back, queue_known
 from specexp.sweep.trials import distinct_finished
@@ -62,8 +64,7 @@ class OneProcess:
 
     def open(self) -> optuna.Study:
         """Create the study, or load it to continue it; raises StudyError if it was made with other settings."""
-        given = self.config.name, self.settings, self.storage, self._workload(), self.config.clock
-        return open_study(*given, self._changed)
+        return self._open(self.storage)
 
     def rehearse(self) -> str:
         """Check the study that an earlier process made, and write nothing; raises StudyError if it cannot be continued.
@@ -71,20 +72,19 @@ class OneProcess:
         Returns a warning about damage from which the study can recover, or an empty string.
         """
         journal = self.config.folder / "journal.log"
-        if not journal.exists():
-            return ""
-        if damage := check_journal(journal):
-            return damage
-        storage = JournalStorage(JournalFileBackend(str(journal)))
-        if self.config.name in optuna.get_all_study_names(storage):
-            study = optuna.load_study(study_name=self.config.name, storage=storage)
-            check_made_of(study, made_of(self.settings, self._workload(), self.config.clock), self._changed)
-        return ""
+        damage = check_journal(journal)
+        if journal.exists():
+            with TemporaryDirectory() as folder:
+                copy = Path(copyfile(journal, Path(folder, journal.name)))  # opening a study writes into its journal
+                storage = JournalStorage(JournalFile(copy))
+                if self.config.name in optuna.get_all_study_names(storage):
+                    self._open(storage)
+        return damage
 
-    def _workload(self) -> str:
-        """Return the digest of the settings that all trials share."""
+    def _open(self, storage: BaseStorage) -> optuna.Study:
         learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
-        return digest_of([self.config.workload(), directions_of(self.settings), *learned])
+        workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
+        return open_study(self.config.name, self.settings, storage, workload, self.config.clock, self._changed)
 
     def _changed(self) -> str:
         """Return, in brackets, the first setting that differs from those of the study's last start, if it is known."""

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from time import time
@@ -52,7 +52,8 @@ def open_study(
     or with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    wanted = made_of(settings, workload, device)
+    space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
+    wanted = {"workload": workload, "space": space, "device": device}
     ways = list(directions_of(settings).values())
     how: dict[str, Any] = {"sampler": build_sampler(settings), "pruner": build_pruner(settings), "directions": ways}
     try:
@@ -62,20 +63,7 @@ def open_study(
         raise StudyError(
             f"storage {masked(str(settings.storage))!r} cannot hold a study: {why}; name another database, or a new one"
         ) from error
-    check_made_of(study, wanted, changed)
-    return study
-
-
-def made_of(settings: Sweep, workload: str, device: str) -> dict[str, str]:
-    """Return what all trials of a study share, as its storage keeps it."""
-    space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
-    return {"workload": workload, "space": space, "device": device}
-
-
-def check_made_of(study: optuna.Study, wanted: Mapping[str, str], changed: Callable[[], str]) -> None:
-    """Raise StudyError if a study was made with another workload, space or device."""
-    name, device = study.study_name, wanted["device"]
-    kept = study.user_attrs.get(MADE_OF, wanted)
+    kept = study.user_attrs[MADE_OF]
     if kept.get("device", device) != device:
         raise StudyError(
             f"the study {name!r} measures on {kept['device']}, and this worker has {device}: seconds of different "
@@ -88,6 +76,7 @@ def check_made_of(study: optuna.Study, wanted: Mapping[str, str], changed: Calla
             f"the study {name!r} exists already with another {others}{changed()}: its trials cannot be compared with "
             "these; give this study another name (--name NEW) or remove the old one"
         )
+    return study
 
 
 @dataclass(frozen=True)
@@ -214,8 +203,9 @@ class StudySearch:
 
     def _fail(self, trial: Trial, error: Exception, measured: str | None) -> None:
         """Store why a trial failed. Its configuration (the digest ``measured``) is not measured again."""
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "  # ours are whole sentences
-        reason = f"{kind}{' '.join(str(error).split())[:500]}"
+        text = " ".join(str(error).split())[:500]
+        kind = "" if text and isinstance(error, ValueError) else f"{type(error).__name__}: "  # ours are sentences
+        reason = f"{kind}{text}"
         trial.set_user_attr("reason", reason)
         if isinstance(error, OSError) and error.errno in _FULL:
             self._full = error  # the next trial could not be written either

@@ -51,6 +51,8 @@ def test_a_damaged_journal_is_named_and_a_cut_line_dropped(study_command, capsys
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
     check(Row(f"{study_command} --dry-run", "ended within a line ... is dropped", code=0), capsys)
     assert journal.read_bytes() != whole, "a dry run writes nothing"
+    other = f"{study_command} --generation.max_new_tokens 3 --dry-run"
+    check(Row(other, "exists already with another workload", code=1), capsys)
     check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
     check(Row(study_command, "journal.log is empty ... the study starts over", code=0), capsys)

@@ -258,6 +258,7 @@ COMMANDS = [
         "--seconds must be a number >= 0, got '-5'",
     ),
     Row("run --dry-run mine.yaml", "the configuration file must come first, got --dry-run"),
+    Row("verify --endpont http://x", "must come first, got --endpont; did you mean '--endpoint'?"),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml does not exist", {"mine.yaml": RECORDED}),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml, line 2", {"mine.yaml": RECORDED, "o.yaml": "a: [\n"}),
     Row("record mine.yaml --record.to folder --dry-run", "it holds notes.md", {"folder/notes.md": ""}),

@@ -98,6 +98,10 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here):
             "--temperature must be 0 with --for vllm, since its answers",
         ),
         (["study", "--for", "llama-cpp"], "--target must be a GGUF file with --for llama-cpp, got 'stdlib'"),
+        (
+            ["study", "--for", "llama-cpp", "--target", "smollm2", "--draft", "smollm2"],
+            "--draft must be a GGUF file with --for llama-cpp, got 'smollm2'",
+        ),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, arguments, shown):
