@@ -309,7 +309,7 @@ class Sweep(Section):
     pruner: Annotated[Any, PartOf("optuna.pruners.BasePruner", built=False)] | None = None
     storage: str | None = None
     enqueue: list[dict[str, Any]] = Field(default=[])
-    constraints: dict[str, float] = Field(default={})
+    constraints: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
     count_acceptances: CountAcceptances | None = None
     learn: Learn | None = None
     confirm: Confirm | None = None

@@ -433,6 +433,10 @@ class Workload(metaclass=Checked):
             )
         return prompts
 
+    def available(self) -> int:
+        """Return how many prompts the set has from :attr:`offset` on."""
+        return len(self.prompts.first(None)) - self.offset
+
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.
 

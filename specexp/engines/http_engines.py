@@ -258,6 +258,10 @@ class OpenAIEndpoint(HttpEngine):
         self.settings = dict(settings or {})
         if command is not None:  # a name without a value is an error here, not when the server is started
             filled(command, {**self.settings, "port": 0, "target": ""})
+            if unused := [name for name in self.settings if f"{{{name}" not in command]:
+                raise EngineError(f"OpenAIEndpoint: command must contain {{{unused[0]}}}, which settings give")
+            if command == plain_command:
+                raise EngineError("OpenAIEndpoint: plain_command must be another command, without speculation")
         self.command = command
         self.plain_command = plain_command
         self.url = url

@@ -18,10 +18,12 @@ from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import read_artifact
 from specexp.base.messages import restated
 from specexp.config.named_artifacts import local
+from specexp.core.cache import context_limit
 from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds, options
 from specexp.engines.settings import PROPOSER, VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
+from specexp.models.pair import load_tokenizer
 from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 
 if TYPE_CHECKING:
@@ -118,6 +120,12 @@ class VLLM(HttpEngine):
         if longest > self.max_model_len:
             why = f"{longest}, the tokens of the longest prompt and its answer, got {self.max_model_len}"
             raise EngineError(f"VLLM: max_model_len must be at least {why}")
+        if self.max_model_len > (most := context_limit(pair.target.config)):
+            raise EngineError(
+                f"VLLM: max_model_len must be at most {most}, the model's context, got {self.max_model_len}"
+            )
+        if self.target is not None and load_tokenizer(self.target).get_vocab() != pair.tokenizer.get_vocab():
+            raise EngineError(f"VLLM: target must be pair.target's model, {pair.name}, got another: {self.target!r}")
         one = self.settings
         if one is not None and one.model == PROPOSER:
             with restated(ArtifactError, lambda error: EngineError(f"VLLM: settings.revision: {error}")):

@@ -110,7 +110,7 @@ def terminal(width: int = PIPE_WIDTH) -> Console:
     """Return the console of a command. It is ``width`` characters wide if the output is not a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False)
+    return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False, emoji=False)
 
 
 def publish(

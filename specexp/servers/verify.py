@@ -206,8 +206,9 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     """Run ``python -m specexp.verify --endpoint URL``; return the report's exit code, or 2 if it cannot run."""
     about = "Compare a server's answers with speculation and without, at temperature 0."
     parser = endpoint_parser("verify", about, max_prompts=50)
-    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
-    parser.add_argument("--tolerance", type=amount, default=0.25, metavar="GAP", help=rounding)
+    # four spacings of bfloat16 at logits from 16 to 32, as in a study of an engine
+    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16, 0 float32"
+    parser.add_argument("--tolerance", type=amount, default=0.5, metavar="GAP", help=rounding)
     among = "compare requests among N others with lone requests instead, with the server's own speculation"
     parser.add_argument("--concurrency", type=positive_integer, metavar="N", help=among)
 
@@ -222,7 +223,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
             0: command_line("why", "--endpoint", given.endpoint, why="what its drafts cost and gain")
             if given.concurrency
             else command_line("verify", "--endpoint", given.endpoint, *_AMONG, why="do answers depend on others?"),
-            1: f"attach {file} to an issue of the server",
+            1: f"repeat it in float32 if the servers compute in 16 bits, or attach {file} to an issue of the server",
             3: "use a server that returns logprobs, so that near ties can be distinguished from errors",
         }[report.exit_code]
         return report.exit_code

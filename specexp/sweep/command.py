@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, typed: Sequence[str]) -> int:
     config = read_sweep(experiment)
     settings = config.sweep
-    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
+    console = Console(highlight=False, soft_wrap=True, force_jupyter=False, emoji=False)
     _check_folders(config)
     if not config.replayed:
         config.check_rows()

@@ -222,8 +222,8 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
     data = study.bench.confirming.data("confirm")
     workload, taken = data.workload, data.workload.preparation.taken
     cut = len(data.prompts) < taken
-    if needed and cut and workload.exhausted:
-        needed = min(needed, taken)
+    if needed and (cut or not workload.exhausted):
+        needed = min(needed, workload.available())
     longer = dict[str, float]()
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)

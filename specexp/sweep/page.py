@@ -31,7 +31,7 @@ SECONDS_SHOWN = 0.5
 def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
     """Return a table and the sentences below it as they are printed."""
     file = StringIO()
-    console = Console(file=file, width=width, highlight=False, force_jupyter=False)
+    console = Console(file=file, width=width, highlight=False, force_jupyter=False, emoji=False)
     console.print(shown.to_rich())
     for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)

@@ -50,7 +50,7 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
     if the study cannot continue, and ConfigError for a mistake in its settings.
     """
     started = time()
-    console = Console(highlight=False, force_jupyter=False)
+    console = Console(highlight=False, force_jupyter=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
     say = partial(console.print, highlight=False, soft_wrap=True)

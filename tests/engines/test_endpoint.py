@@ -140,6 +140,14 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
         ({"url": "http://x", "plain_command": "serve {port}"}, "plain_command needs command"),
         ({"command": "serve {port}"}, "plain_command, plain_url or plain_body must be set"),
         (
+            {"command": "serve {port}", "plain_body": {}, "settings": {"k": 4}},
+            "command must contain {k}, which settings give",
+        ),
+        (
+            {"command": "serve {port}", "plain_command": "serve {port}"},
+            "plain_command must be another command, without speculation",
+        ),
+        (
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
             r"contains \{token\}, but there is no value for 'token'; did you mean 'tokens'",
         ),
@@ -172,9 +180,10 @@ def test_an_answer_is_measured_while_other_requests_go_on(pair, tmp_path) -> Non
 
 
 def test_settings_in_the_command_alone_need_a_restart() -> None:
-    settings = ({"k": 1, "n": 1}, {"k": 1, "n": 2}, {"k": 2, "n": 1})
+    given = (({"k": 1}, {"n": 1}), ({"k": 1}, {"n": 2}), ({"k": 2}, {"n": 1}))
     first, same, other = (
-        OpenAIEndpoint("serve {port} {k}", plain_body={}, settings=one).restart_key for one in settings
+        OpenAIEndpoint("serve {port} {k}", plain_body={}, settings=settings, body=body).restart_key
+        for settings, body in given
     )
     assert first == same != other
 

@@ -72,6 +72,10 @@ def test_a_drafter_of_ours_needs_its_artifact(vllm_here) -> None:
 def test_prompts_and_drafters_that_do_not_fit_the_models_are_refused_before_the_start(vllm_here) -> None:
     pair = load_pair("stdlib", weights=False)
     VLLM(max_model_len=64).check(pair, 64)
+    with pytest.raises(EngineError, match=r"max_model_len must be at most \d+, the model's context, got 9999999"):
+        VLLM(max_model_len=9999999).check(pair, 64)
+    with pytest.raises(EngineError, match=r"target must be pair.target's model, stdlib, got another: 'smollm2'"):
+        VLLM(target="smollm2").check(pair, 64)
     with pytest.raises(EngineError, match=r"max_model_len must be at least 65, the tokens of the longest .* got 64"):
         VLLM(max_model_len=64).check(pair, 65)
     ours = VLLM(VllmSettings("custom_class", 4, PROPOSER, "smollm2:tree"))

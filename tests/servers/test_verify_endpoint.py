@@ -95,7 +95,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     shown = capsys.readouterr().out
     assert shown.startswith("Each of 50 prompts is answered twice, with at most 8 tokens.\nprompt ")
     assert "wrong, plain decoding prefers its own token by 8.99 in log-probability, according to the ser" in shown
-    assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
+    assert shown.endswith(f" or attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
     assert "- on: `'" in report
