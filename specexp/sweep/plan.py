@@ -123,7 +123,7 @@ class StudyPlan:
         return ceil((decoded * seconds + AFTER_SECONDS) / 60) + 1  # one for loading
 
     def forecast(self, seconds: float, minutes: float | None, start: float = 0.0) -> str:
-        """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences.
+        """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in sentences.
 
         ``start`` is the number of seconds in which a candidate's server starts.
         """
@@ -137,6 +137,7 @@ class StudyPlan:
             f"{counted(self.prompts, 'prompt')}{confirmed if self.confirmed else ''}. Plain decoding takes "
             f"{seconds:.1f} s a prompt here, and drafting about as much or less."
             + (f" A server starts in {start:.0f} s." if start else "")
+            + (" The search ends early, with fewer trials." if given else "")
         )
 
 

@@ -83,6 +83,7 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     assert WHOLE.forecast(2.0, None, start=60.0).endswith(" A server starts in 60 s.")
     assert "26 minutes: about 24 trials" in WHOLE.forecast(2.0, 27)
     assert "26 minutes instead of 10, which are too few: about" in WHOLE.forecast(2.0, 10)
+    assert WHOLE.forecast(2.0, 10).endswith(" The search ends early, with fewer trials.")
 
 
 def test_a_search_prunes_the_trial_in_which_its_time_is_up_and_ends(tmp_path, monkeypatch):
