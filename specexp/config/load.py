@@ -303,7 +303,8 @@ def with_artifact(config: Config) -> Config:
         raise ConfigError(f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead")
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
-        raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}")
+        hint = "; verify --endpoint URL --plain URL compares servers" if artifact.kind == "engine-settings" else ""
+        raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}{hint}")
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)

@@ -119,10 +119,12 @@ def test_a_file_without_one_stays_as_it_is():
     [
         ("plain-decoding", "means plain decoding, so there is nothing to compare"),
         ("latency-profile", "must have a drafter and a builder, got kind 'latency-profile'"),
+        ("engine-settings", "got kind 'engine-settings'; verify --endpoint URL --plain URL compares servers"),
         (None, "there is no such artifact folder"),
     ],
 )
 def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, message):
-    path = tmp_path / "none" if kind is None else save(tmp_path, kind)
+    made = {None: tmp_path / "none", "engine-settings": Path("tests/golden/artifacts/engine-settings").resolve()}
+    path = made.get(kind) or save(tmp_path, kind)
     with pytest.raises(ConfigError, match=f"artifact: .*{message}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))
