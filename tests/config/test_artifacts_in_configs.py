@@ -124,7 +124,7 @@ def test_a_file_without_one_stays_as_it_is():
     ],
 )
 def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, message):
-    made = {None: tmp_path / "none", "engine-settings": Path("tests/golden/artifacts/engine-settings").resolve()}
+    made = {None: tmp_path / "none", "engine-settings": Path(__file__).parents[1] / "golden/artifacts/engine-settings"}
     path = made.get(kind) or save(tmp_path, kind)
     with pytest.raises(ConfigError, match=f"artifact: .*{message}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))
