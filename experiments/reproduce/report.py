@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.reproduce.paper_row import KINDS, Line, Overview, PaperRow, RowAtOtherCosts, overviews
-from experiments.reproduce.row_record import RowRecord
+from experiments.reproduce.row_record import RowRecord, json_text
 from experiments.reproduce.trend import (
     AGREES,
     DISAGREES,
@@ -92,8 +91,7 @@ def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
     """Write ``REPRODUCTION.md`` and ``verdicts.json``; ``pictures`` is the pictures' path relative to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / "REPRODUCTION.md", markdown(found, pictures))
-    verdicts = json.dumps(list(map(_verdict, found)), indent=1, ensure_ascii=False)
-    atomic_write(folder / "verdicts.json", verdicts + "\n")
+    atomic_write(folder / "verdicts.json", json_text(list(map(_verdict, found))))
 
 
 def _verdict(found: Finding) -> dict[str, Any]:

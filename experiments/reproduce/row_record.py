@@ -32,7 +32,14 @@ from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 _FORMER = re.compile(rf"\b{FORMERLY_PLAIN}\b(?!/)")  # not in a path
 LOADS = "loads.txt"  # in a run's folder: the machine's load of a minute before the run and after it, the run's included
+_FIGURES = re.compile(r"\[\n\s+([^\[\]{}\"]*?)\n\s+\]")  # a list of numbers, one a line
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
+
+
+def json_text(value: Any) -> str:
+    """Return a record as JSON, with a line for each list of figures."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return _FIGURES.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 class RowRecord(BaseModel):
@@ -64,8 +71,7 @@ class RowRecord(BaseModel):
     def write(self, folder: Path) -> None:
         """Write the record atomically."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(self.model_dump(), indent=1, ensure_ascii=False)
-        atomic_write(folder / f"{self.row}.json", content + "\n")
+        atomic_write(folder / f"{self.row}.json", json_text(self.model_dump()))
 
     def why_not(self, run: Run) -> str:
         """Return why a run's recorded figures are missing or outdated; empty if they are valid."""

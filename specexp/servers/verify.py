@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from specexp.base.messages import counted, shown
+from specexp.bench.equality import near_tie_of
 from specexp.config.command import current_result
 from specexp.config.next_step import command_line
 from specexp.core.context import common_prefix
@@ -206,9 +207,9 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     """Run ``python -m specexp.verify --endpoint URL``; return the report's exit code, or 2 if it cannot run."""
     about = "Compare a server's answers with speculation and without, at temperature 0."
     parser = endpoint_parser("verify", about, max_prompts=50)
-    # four spacings of bfloat16 at logits from 16 to 32, as in a study of an engine
-    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16, 0 float32"
-    parser.add_argument("--tolerance", type=amount, default=0.5, metavar="GAP", help=rounding)
+    limit = near_tie_of("bfloat16", 16.0)  # as in a study of an engine; an answer does not tell its logits
+    rounding = f"largest log-probability gap that counts as a near tie; the default, {limit:g}, suits bfloat16"
+    parser.add_argument("--tolerance", type=amount, default=limit, metavar="GAP", help=rounding)
     among = "compare requests among N others with lone requests instead, with the server's own speculation"
     parser.add_argument("--concurrency", type=positive_integer, metavar="N", help=among)
 

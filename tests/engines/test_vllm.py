@@ -123,6 +123,16 @@ def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_pat
         assert sentence in capsys.readouterr().err
 
 
+def test_a_value_of_the_user_is_printed_as_it_is(capsys, tmp_path, vllm_here) -> None:
+    file = tmp_path / "mine.yaml"
+    ours = {"method": "custom_class", "num_speculative_tokens": 4, "model": PROPOSER, "revision": "smollm2:three"}
+    named = {"name": "misspelt", "engine": {"class_path": "VLLM", "init_args": {"settings": ours}}}
+    plan = {"compose": [str(Path("experiments/engines/vllm.yaml").resolve())], "name": "mine"}
+    file.write_text(yaml.safe_dump({**plan, "sweep": {"enqueue": [named]}}))
+    assert sweep([str(file), "--dry-run"]) == 0
+    assert "smollm2:three" in capsys.readouterr().out, "not an emoji"
+
+
 def test_a_draft_model_that_is_nowhere_is_named(tmp_path, vllm_here) -> None:
     (tmp_path / "config.json").touch()
     missing, damaged = (VLLM(VllmSettings("draft_model", 2, model=name)) for name in ("models/none", str(tmp_path)))

@@ -155,6 +155,10 @@ STUDIES = [
         "composed.yaml: sweep.constraints",
         {"composed.yaml": "compose: [sweep.yaml]\nsweep: {constraints: {max_latency: 3}}\n"},
     ),
+    study(
+        "--sweep.constraints '{max_p99_seconds_per_token: -1}'",
+        "sweep.constraints.max_p99_seconds_per_token must be >= 0, got -1",
+    ),
     file(
         FILE + "sweep: {space: {builder.init_args.length: [1, 2]}}\n",
         "sweep.space.builder.init_args.length must be a mapping, got [1, 2]",

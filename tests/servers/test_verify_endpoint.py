@@ -10,6 +10,7 @@ import httpx
 import pytest
 from helpers import drafting_server, fake_server
 
+from specexp.bench.equality import near_tie_of
 from specexp.engines.openai_client import Streamed
 from specexp.engines.server import StartedServer, free_port
 from specexp.servers.verify import EndpointReport, compare_endpoints
@@ -84,6 +85,12 @@ def serve():
     yield start
     for server in started:
         server.close()
+
+
+def test_a_gap_that_a_study_of_an_engine_calls_a_near_tie_is_one_between_servers(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["--endpoint", "http://x", "--help"])
+    assert f"the default, {near_tie_of('bfloat16', 16.0):g}," in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("fields", [(), ("--timings",), ("--emoji",), ("--emoji", "--timings")])

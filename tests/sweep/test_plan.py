@@ -172,6 +172,14 @@ def test_the_best_are_confirmed_on_more_prompts_than_the_others_while_time_is_le
     assert sorted(prompts.values()) == [2, decoded]
 
 
+def test_more_prompts_are_proposed_from_the_offset_on_only(small):
+    def confirmed(most):
+        small["sweep"]["confirm"] = {"best": 1, "data": {"max_prompts": most}}
+        return build_workload(with_prompts_of(load_config(write(small)), "confirm"))
+
+    assert confirmed(1).available() == len(confirmed(10**6).rows()) > 1
+
+
 @pytest.mark.parametrize(("now", "needed", "exhausted"), [(9e9, "all", False), (0.0, 10**6, True)])
 def test_no_more_prompts_are_proposed_than_the_set_has(small, monkeypatch, now, needed, exhausted):
     from specexp.sweep import conclusion

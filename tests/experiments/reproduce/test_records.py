@@ -8,7 +8,7 @@ import pytest
 from experiments.reproduce import report, row_record
 from experiments.reproduce.paper_row import Overview
 from experiments.reproduce.report import NOT_MEASURED, assess, markdown, write_report
-from experiments.reproduce.row_record import RowRecord, summarize
+from experiments.reproduce.row_record import RowRecord, json_text, summarize
 from experiments.reproduce.trend import Term
 from specexp.config import ConfigError
 
@@ -24,6 +24,15 @@ def record(tmp_path, leave_results, row_of):
         return tmp_path / "records"
 
     return write
+
+
+def test_a_record_is_json_with_a_line_for_each_list_of_figures():
+    value = {"arms": {"a [\n 1\n ]": [1.5, 1.25, 2.0]}, "names": ["x", "y"], "none": [], "rows": [[1, 2], [3, 4]]}
+    text = json_text(value)
+    assert json.loads(text) == value
+    lines = [line.strip(" ,") for line in text.splitlines()]
+    assert [line for line in lines if "]" in line and "\\n" not in line] == ["]", '"none": []', "[1, 2]", "[3, 4]", "]"]
+    assert '"a [\\n 1\\n ]": [1.5, 1.25, 2.0]' in lines
 
 
 def test_figures_of_arms_categories_and_tables_are_kept_with_their_intervals(record, row_of):
