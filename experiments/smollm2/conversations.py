@@ -2,8 +2,9 @@
 
 The target writes the user's turn too: sampling goes on from the chat template's prefix (Xu et al. 2024, Magpie). Half
 of the turns begin with a request of `OPENINGS`, and some quote a text that the target wrote before. No other text is
-used. Lanes are decoded together in 8 bits, and a lane that ends begins the next conversation. Besides the ids, a shard
-keeps the hidden states that a draft learns from. Each shard has a seed of its own, so that a killed run continues.
+used. Lanes are decoded together by compiled passes, and a lane that ends begins the next conversation. Besides the
+ids, a shard keeps the hidden states that a draft learns from. Each shard has a seed of its own, so that a killed run
+continues.
 """
 
 from __future__ import annotations
@@ -12,23 +13,37 @@ import argparse
 import json
 import random
 import time
-import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
-from torch import nn
-from typing_extensions import override
+from transformers import PreTrainedModel
+
+from specexp.core.language_model import runtime_for
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.models.pair import load_pair
 
 OPENINGS = (
     "",
     "What is",
+    "What is the",
+    "What are the",
+    "What is the difference between",
+    "What should I",
+    "What happens",
+    "Who",
+    "When did",
+    "Where",
+    "Which",
+    "How does",
     "How do I",
     "How can",
+    "Why is",
     "Why do",
     "Explain",
     "Explain the difference between",
@@ -37,6 +52,9 @@ OPENINGS = (
     "Write a short story about",
     "Write an email to",
     "Write a poem about",
+    "Write a",
+    "Describe",
+    "Suggest",
     "Give me",
     "List",
     "Tell me about",
@@ -65,11 +83,15 @@ QUOTING = (
 )
 """Requests that quote an earlier answer."""
 
+ASKED = {json.loads(line)["prompt"] for line in Path(__file__).with_name("chat.jsonl").read_text("utf-8").splitlines()}
+"""Requests on which drafts are measured; they are left out."""
+
 ANSWERS = (0.0, 0.0, 0.0, 0.6, 0.7, 0.7, 0.7, 0.8, 1.0)
 """Temperatures of answers; a conversation draws one."""
 
 USER_TOKENS, ANSWER_TOKENS, ROW = 120, 256, 448
 SHARD_TOKENS = 10_000
+ROOT = TreeShape(np.array([-1]), np.array([0]))
 CAPTURED = (2, 15, 27)
 """Hidden states that EAGLE-3 reads (0: the embeddings), of 30 layers; the last normed state follows them."""
 
@@ -91,150 +113,88 @@ class Lane:
     turn_from: int = 0
 
 
-class ScaledRows(nn.Module):
-    """A quantized layer whose activations have one scale a row instead of one for all rows."""
+class LanedTarget:
+    """The target in the compiled mode, with a slot of its cache for each lane; lanes begin after ``prefix``."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
+    def __init__(self, model: PreTrainedModel, lanes: int, length: int, prefix: list[int]) -> None:
+        self.runtime = runtime_for(model)
+        self.norm: Any = model.base_model.norm
+        self.runtime.keep_hidden((*CAPTURED, model.config.num_hidden_layers))
+        self.slots = tuple(range(lanes))
+        self.given = len(prefix) - 1  # the last token of the prefix goes through a lane's first step
+        self.runtime.cache.reserve(length, lanes)
+        self.prefix = self._states(self.runtime.prefill(0, prefix[:-1]).hidden[0])
+        for lane in self.slots[1:]:
+            self.runtime.cache.fork(0, lane, self.given)
 
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-9)
-        made: torch.Tensor = self.layer(x / scale) * scale
-        return made
-
-
-class BatchedTarget:
-    """The target in 8 bits, with a cache of ``lanes`` rows that are at different positions."""
-
-    def __init__(self, folder: str, lanes: int, length: int, prefix: list[int]) -> None:
-        from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
-        from transformers import AutoModelForCausalLM
-
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        config = model.config
-        self.config, self.eps = config, config.rms_norm_eps
-        self.embedding = model.model.embed_tokens.weight.detach()
-
-        def fused(*weights: torch.Tensor) -> nn.Module:
-            weight = torch.cat([one.detach() for one in weights])
-            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-            linear.weight = nn.Parameter(weight, requires_grad=False)
-            wrapped = nn.Sequential(linear)
-            made = quantize_dynamic(wrapped, {nn.Linear: per_channel_dynamic_qconfig})  # type: ignore[no-untyped-call]
-            return ScaledRows(made[0])
-
-        torch.backends.quantized.engine = "onednn"  # other engines use 7 of the 8 bits of activations
-
-        self.layers = []
-        for layer in model.model.layers:
-            a, m = layer.self_attn, layer.mlp
-            self.layers.append(
-                (
-                    layer.input_layernorm.weight.detach(),
-                    fused(a.q_proj.weight, a.k_proj.weight, a.v_proj.weight),
-                    fused(a.o_proj.weight),
-                    layer.post_attention_layernorm.weight.detach(),
-                    fused(m.gate_proj.weight, m.up_proj.weight),
-                    fused(m.down_proj.weight),
-                )
-            )
-        self.norm = model.model.norm.weight.detach()
-        self.head = fused(self.embedding)
-        self.heads, self.kv = config.num_attention_heads, config.num_key_value_heads
-        self.d = config.hidden_size // self.heads
-        shape = (len(self.layers), lanes, self.kv, length, self.d)
-        self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
-        theta = config.rope_parameters["rope_theta"]
-        angle = torch.arange(length)[:, None] / theta ** (torch.arange(0, self.d, 2) / self.d)
-        self.cos, self.sin = angle.cos().repeat(1, 2), angle.sin().repeat(1, 2)  # [length, d]
-        # The first token's activations are hundreds of times as large as others: the prefix stays exact.
-        with torch.inference_mode():
-            found = model(torch.tensor([prefix]), use_cache=True, output_hidden_states=True)
-        for number, one in enumerate(found.past_key_values.layers):
-            self.keys[number, :, :, : len(prefix)] = one.keys
-            self.values[number, :, :, : len(prefix)] = one.values
-        self.prefix = torch.stack([found.hidden_states[at][0] for at in (*CAPTURED, -1)], dim=1).half()
+    def restart(self, lane: int) -> None:
+        """Return a lane to the prefix."""
+        self.runtime.cache.truncate(lane, self.given)
 
     @torch.inference_mode()
-    def step(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return ``[lanes, 4, width]``: the `CAPTURED` states and the normed last one of ``ids [lanes]``."""
-        lanes, length = len(ids), int(positions.max()) + 1
-        rows = torch.arange(lanes)
-        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        visible = torch.arange(length) <= positions[:, None]
-        mask = torch.zeros(lanes, 1, 1, length).masked_fill_(~visible[:, None, None], -torch.inf)
-        x, kept = self.embedding[ids], []
-        group = self.heads // self.kv
-        for number, (norm, qkv, out, norm_2, gate_up, down) in enumerate(self.layers):
-            if number in CAPTURED:
-                kept.append(x)
-            found = qkv(F.rms_norm(x, (x.shape[-1],), norm, self.eps))
-            found = found.view(lanes, self.heads + 2 * self.kv, self.d)
-            turned = found[:, : self.heads + self.kv]
-            half = torch.cat((-turned[..., self.d // 2 :], turned[..., : self.d // 2]), dim=-1)
-            turned = turned * cos + half * sin
-            self.keys[number, rows, :, positions] = turned[:, self.heads :]
-            self.values[number, rows, :, positions] = found[:, self.heads + self.kv :]
-            q = turned[:, : self.heads].view(lanes, self.kv, group, self.d)
-            k, v = self.keys[number, :, :, :length], self.values[number, :, :, :length]
-            scores = torch.matmul(q, k.transpose(-1, -2)) / self.d**0.5 + mask
-            y = torch.matmul(scores.softmax(dim=-1), v).reshape(lanes, -1)
-            x = x + out(y)
-            gate, up = gate_up(F.rms_norm(x, (x.shape[-1],), norm_2, self.eps)).chunk(2, dim=-1)
-            x = x + down(F.silu(gate) * up)
-        kept.append(F.rms_norm(x, (x.shape[-1],), self.norm, self.eps))
-        return torch.stack(kept, dim=1)
+    def step(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the states ``[lanes, 4, width]`` of one more token of each lane, and its logits ``[lanes, V]``.
+
+        The states are those after the `CAPTURED` layers and the normed last one.
+        """
+        found = self.runtime.tree_pass(self.slots, [TokenTree(ROOT, np.array([token])) for token in ids])
+        for lane in self.slots:
+            self.runtime.commit(lane, [0])
+        return self._states(torch.cat(list(found.hidden))), torch.cat(list(found.logits))
+
+    @torch.inference_mode()
+    def _states(self, rows: torch.Tensor) -> torch.Tensor:
+        states = rows.float().view(len(rows), len(CAPTURED) + 1, -1)
+        states[:, -1] = self.norm(states[:, -1].to(self.norm.weight.dtype))
+        return states.half()
 
 
 class Writer:
     """Writes shards of conversations."""
 
-    def __init__(self, folder: str, lanes: int, seed: int) -> None:
-        from transformers import AutoTokenizer
-
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    def __init__(self, model: str, lanes: int, seed: int) -> None:
+        pair = load_pair(model, target_dtype="bfloat16", mode="compiled")
+        self.tokenizer: Any = pair.tokenizer
         self.seed = seed
         self.start, self.end = self.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
         turn = [{"role": "user", "content": "\0"}]
         text = self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         before, after = text.split("\0")
         self.before = self.tokenizer.encode(before)
-        self.target = BatchedTarget(folder, lanes, ROW, self.before)
+        self.target = LanedTarget(pair.target, lanes, ROW, self.before)
         self.after = self.tokenizer.encode(after)[1:]  # the target itself writes <|im_end|>
         self.pool: list[str] = []
         self.rng = random.Random()
 
     def begin(self) -> Lane:
         """Return a lane with a new request."""
-        if self.rng.random() < 0.3 and len(self.pool) > 20:
+        if self.rng.random() < 0.15 and len(self.pool) > 20:
             quoted = self.rng.choice(QUOTING).format(self.rng.choice(self.pool))
             turn = [*self.tokenizer.encode(quoted)[:260], self.end]
         else:
-            opening = self.rng.choice(OPENINGS) if self.rng.random() < 0.65 else ""
+            opening = self.rng.choice(OPENINGS) if self.rng.random() < 0.8 else ""
             turn = self.tokenizer.encode(opening) if opening else []
-        lane = Lane(turn[::-1], self.rng.choice((0.7, 0.8, 0.9)), self.rng.choice(ANSWERS))
+        lane = Lane(turn[::-1], self.rng.choice((0.5, 0.7, 0.8)), self.rng.choice(ANSWERS))
         lane.turn_from = len(self.before)
         lane.ids = list(self.before)
-        lane.states = list(self.target.prefix[:-1])  # the last token of the prefix goes through the next step
+        lane.states = list(self.target.prefix)
         return lane
 
-    def next_ids(self, lanes: list[Lane], states: torch.Tensor) -> list[int]:
-        """Return the next id of every lane; -1 where it has ended."""
+    def next_ids(self, lanes: list[Lane], logits: torch.Tensor) -> list[int]:
+        """Return the next id of every lane after ``logits [lanes, V]``; -1 where it has ended."""
         answering = torch.tensor([one.answer if one.answer_from else one.user for one in lanes])
         free = [number for number, one in enumerate(lanes) if not one.forced]
         drawn: dict[int, int] = {}
         if free:
             with torch.inference_mode():
                 # rare tokens would lead a model of this size astray
-                logits, ids = self.target.head(states[free, -1]).topk(50, dim=1)
+                best, ids = logits[free].float().topk(50, dim=1)
                 warm = answering[free]
-                scaled = logits / warm.clamp(min=0.05)[:, None]
+                scaled = best / warm.clamp(min=0.05)[:, None]
                 noise = -torch.empty_like(scaled).exponential_(generator=self.noise).log()
                 at = torch.where(warm[:, None] > 0, scaled + noise, scaled).argmax(dim=1, keepdim=True)
-                best = ids.gather(1, at)[:, 0]
-            drawn = dict(zip(free, best.tolist(), strict=True))
+                chosen = ids.gather(1, at)[:, 0]
+            drawn = dict(zip(free, chosen.tolist(), strict=True))
         found = []
         for number, lane in enumerate(lanes):
             token = lane.forced.pop() if lane.forced else drawn[number]
@@ -263,14 +223,12 @@ class Writer:
             kept: list[Lane] = []
             began = time.monotonic()
             while sum(len(one.states) for one in kept) < SHARD_TOKENS:
-                while len(lanes) < self.target.keys.shape[1]:
+                while len(lanes) < len(self.target.slots):
                     lanes.append(self.begin())
-                ids = torch.tensor([one.ids[-1] for one in lanes])
-                states = self.target.step(ids, torch.tensor([len(one.ids) - 1 for one in lanes]))
-                half = states.half()
-                for lane, row in zip(lanes, half, strict=True):
+                states, logits = self.target.step([one.ids[-1] for one in lanes])
+                for lane, row in zip(lanes, states, strict=True):
                     lane.states.append(row)
-                for index, token in enumerate(self.next_ids(lanes, states)):
+                for index, token in enumerate(self.next_ids(lanes, logits)):
                     lane = lanes[index]
                     if token >= 0:
                         lane.ids.append(token)
@@ -279,6 +237,11 @@ class Writer:
                     answer = tuple(lane.ids[lane.answer_from :])
                     if not lane.answer_from:
                         counts["request too long"] += 1
+                    elif (
+                        self.tokenizer.decode(lane.ids[lane.turn_from : lane.answer_from - 1 - len(self.after)])
+                        in ASKED
+                    ):
+                        counts["asked in chat.jsonl"] += 1
                     elif looping(lane.ids[lane.turn_from : lane.answer_from]) or len(answer) < 4:
                         counts["request loops or empty answer"] += 1
                     elif answer[:32] in beginnings:
@@ -293,6 +256,7 @@ class Writer:
                         if 24 <= len(answer) <= 150:
                             self.pool.append(self.tokenizer.decode(answer, skip_special_tokens=True).strip())
                     lanes[index] = self.begin()
+                    self.target.restart(index)
             self.save(folder / f"{self.seed}-{number:04d}.safetensors", kept, counts, time.monotonic() - began)
 
     def save(self, file: Path, kept: list[Lane], counts: Counter[str], seconds: float) -> None:
@@ -333,12 +297,11 @@ def looping(ids: list[int]) -> bool:
 def main() -> None:
     """Write shards until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target")
+    parser.add_argument("target", help="as pair.target")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lanes", type=int, default=96)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # threads that wait for each other stand still on a busy machine: start more seeds
     arguments.folder.mkdir(parents=True, exist_ok=True)
     Writer(arguments.target, arguments.lanes, arguments.seed).shards(

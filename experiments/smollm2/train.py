@@ -34,7 +34,7 @@ COMPARED = 3072
 WARM_UP = 30
 TEMPERATURE = 0.7
 """Temperature of the distributions that are compared, as in use."""
-EVERY = 100
+EVERY = 200
 """Steps between two checkpoints."""
 
 
@@ -115,7 +115,7 @@ class Conversations:
 
 
 class Padded(NamedTuple):
-    """``ids [n, m]``, ``states [n, m, 4, width]``, and where a row has a next token, ``valid [n, m]``."""
+    """``ids [n, m]``, ``states [n, m, 4, width]``, and ``valid [n, m]``: a token of the answer follows, or its end."""
 
     ids: torch.Tensor
     states: torch.Tensor
@@ -127,8 +127,9 @@ def padded(rows: list[Conversation]) -> Padded:
     length = max(len(one.ids) for one in rows)
     ids = torch.stack([F.pad(one.ids, (0, length - len(one.ids))) for one in rows])
     states = torch.stack([F.pad(one.states, (0, 0, 0, 0, 0, length - len(one.ids))) for one in rows])
-    valid = torch.arange(length) < torch.tensor([len(one.ids) for one in rows])[:, None]
-    return Padded(ids, states, valid)
+    first, last = torch.tensor([(one.answer_from - 1, len(one.ids)) for one in rows]).T[..., None]
+    places = torch.arange(length)
+    return Padded(ids, states, (first <= places) & (places < last))
 
 
 class Draft(nn.Module):
@@ -274,7 +275,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.kind == "eagle3" and not done:
         calibrate(module, padded(texts.batch(4000)))
     trained = [one for one in module.parameters() if one.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=arguments.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=arguments.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     step = tokens = 0
     if done:
         module.load_state_dict(done["module"], strict=False)
@@ -286,7 +287,7 @@ def main(argv: list[str] | None = None) -> None:
         if over or step % EVERY == 0:
             texts.look()
             module.steps = 1 if arguments.kind == "draft" else arguments.steps
-            sample = texts.held[:8]
+            sample = texts.held[:24]
             shown = "  ".join(f"{k} {v:.3f}" for k, v in held_out(module, sample, head, kept).items())
             print(f"step {step}  tokens {tokens}  text {texts.tokens}  {shown}", flush=True)
             own = {name: value for name, value in module.state_dict().items() if "embed_tokens" not in name}
@@ -295,7 +296,8 @@ def main(argv: list[str] | None = None) -> None:
             last.with_suffix(".partial").replace(last)
         if over:
             break
-        batch = padded(texts.batch(BATCH_TOKENS))
+        conversations = texts.batch(BATCH_TOKENS)
+        batch = padded(conversations)
         if arguments.kind == "eagle3":  # one step is learnt before its repetition
             module.steps = arguments.steps if tokens >= 0.4 * arguments.tokens else 1
         fall = 1 - max(0.0, tokens / arguments.tokens - 0.4) / 0.6
@@ -310,7 +312,8 @@ def main(argv: list[str] | None = None) -> None:
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        step, tokens = step + 1, tokens + int(batch.valid.sum())
+        step += 1
+        tokens += sum(len(one.ids) for one in conversations)
         if step % 20 == 0:
             print(f"step {step}  tokens {tokens}  " + " ".join(f"{x.item():.3f}" for x in losses), flush=True)
 
