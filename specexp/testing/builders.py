@@ -129,14 +129,7 @@ def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
 
 
 class TreeBuilderContract(ABC):
-    """Base class for tree builder tests. Subclasses define :meth:`make_builder`; pytest then collects the tests.
-
-    Example::
-
-        class TestFan(TreeBuilderContract):
-            def make_builder(self):
-                return Fan(5)
-    """
+    """Base class for tree builder tests. Subclasses define :meth:`make_builder`; pytest then collects the tests."""
 
     @abstractmethod
     def make_builder(self) -> TreeBuilder:

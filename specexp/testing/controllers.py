@@ -32,14 +32,7 @@ _STATES = [
 
 
 class ControllerContract(LearnedStateContract):
-    """Base class for controller tests. Subclasses define :meth:`make_controller`; pytest then collects the tests.
-
-    Example::
-
-        class TestFixed(ControllerContract):
-            def make_controller(self):
-                return Fixed(max_depth=3)
-    """
+    """Base class for controller tests. Subclasses define :meth:`make_controller`; pytest then collects the tests."""
 
     family = "controller"
 

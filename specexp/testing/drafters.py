@@ -29,22 +29,11 @@ _SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 
 class DrafterContract(LearnedStateContract):
-    """Base class for drafter tests. Subclasses define :meth:`make_drafter`; pytest then collects the tests.
-
-    Attributes:
-        vocab_size: size of the target's vocabulary; override it for a drafter with a fixed vocabulary.
-        hidden_size: d, the size of the hidden states, for drafters that use them.
-
-    Example::
-
-        class TestPrevious(DrafterContract):
-            def make_drafter(self):
-                return Previous()
-    """
+    """Base class for drafter tests. Subclasses define :meth:`make_drafter`; pytest then collects the tests."""
 
     family = "drafter"
-    vocab_size: ClassVar[int] = 24
-    hidden_size: ClassVar[int] = 8
+    vocab_size: ClassVar[int] = 24  # of the target; override it for a drafter with a fixed vocabulary
+    hidden_size: ClassVar[int] = 8  # d, the size of the hidden states, for drafters that use them
 
     @abstractmethod
     def make_drafter(self) -> Drafter:

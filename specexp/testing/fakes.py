@@ -142,16 +142,13 @@ class FakeDrafter(Drafter):
 
     Args:
         guess: function that maps the tokens up to and including the frontier node to its candidates, best first.
-
-    Attributes:
-        requests: the requests so far, with copied tokens.
     """
 
     max_candidates: int = 1
 
     def __init__(self, guess: Callable[[tuple[int, ...]], Sequence[int]], max_candidates: int = 1) -> None:
         self.guess = guess
-        self.requests: list[Request] = []
+        self.requests: list[Request] = []  # the requests so far, with copied tokens
         self.max_candidates = max_candidates
 
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -167,9 +164,6 @@ class DistributionDrafter(Drafter):
         distribution: function that maps the tokens up to and including the frontier node to the probabilities ``[V]``
             of the next token.
 
-    Attributes:
-        requests: the requests so far, with copied tokens and rows.
-
     Example:
         >>> fair_coin = DistributionDrafter(lambda tokens: [0.5, 0.5])
     """
@@ -180,7 +174,7 @@ class DistributionDrafter(Drafter):
 
     def __init__(self, distribution: Callable[[tuple[int, ...]], Sequence[float]], max_candidates: int = 64) -> None:
         self.distribution = distribution
-        self.requests: list[Request] = []
+        self.requests: list[Request] = []  # the requests so far, with copied tokens and rows
         self.max_candidates = max_candidates
         self._known: set[tuple[int, ...]] = set()  # paths already answered in this step
 

@@ -27,13 +27,9 @@ PATH = (0, 1, 3, 6)
 
 
 class RuntimeContract(ABC):
-    """Base class for tests of a :class:`~specexp.core.runtime.Runtime`. Subclasses define :meth:`runtime`.
+    """Base class for tests of a :class:`~specexp.core.runtime.Runtime`. Subclasses define :meth:`runtime`."""
 
-    Attributes:
-        tolerance: largest difference allowed between a row's logits in different passes.
-    """
-
-    tolerance: ClassVar[float] = 1e-4
+    tolerance: ClassVar[float] = 1e-4  # largest difference allowed between a row's logits in different passes
 
     @abstractmethod
     def runtime(self) -> Runtime:

@@ -25,19 +25,9 @@ _BUILDERS = {
 
 
 class VerifierContract(ABC):
-    """Base class for verifier tests. Subclasses define :meth:`make_verifier`; pytest then collects the tests.
+    """Base class for verifier tests. Subclasses define :meth:`make_verifier`; pytest then collects the tests."""
 
-    Attributes:
-        vocab_size: number of tokens that the logits cover.
-
-    Example::
-
-        class TestGreedy(VerifierContract):
-            def make_verifier(self):
-                return Greedy()
-    """
-
-    vocab_size: ClassVar[int] = 6
+    vocab_size: ClassVar[int] = 6  # number of tokens that the logits cover
 
     @abstractmethod
     def make_verifier(self) -> Verifier:
