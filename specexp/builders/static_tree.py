@@ -18,21 +18,13 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes at one depth, grouped by parent.
+    """The nodes at one depth, grouped by parent."""
 
-    Attributes:
-        parents: ``[f]`` rows one level up that have children.
-        rows: ``[m]`` rows at this depth.
-        parent_index: ``[m]`` index of each node's parent in ``parents``.
-        ranks: ``[m]`` rank of each node among its parent's candidates.
-        candidates: number of candidates to request for each parent.
-    """
-
-    parents: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    parent_index: NDArray[np.int64]
-    ranks: NDArray[np.int64]
-    candidates: int
+    parents: NDArray[np.int64]  # [f] rows one level up that have children
+    rows: NDArray[np.int64]  # [m] rows at this depth
+    parent_index: NDArray[np.int64]  # [m] index of each node's parent in `parents`
+    ranks: NDArray[np.int64]  # [m] rank of each node among its parent's candidates
+    candidates: int  # number of candidates to request for each parent
 
 
 class FixedShape(TreeShape):

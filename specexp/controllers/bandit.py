@@ -19,7 +19,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.wrappers import PartWrapper, call_all, folded
 
 Policy = Literal["ucb", "thompson"]
-_SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
+_SUMS = 6  # discounted plays, gain, cost, gain^2, cost^2, gain * cost
 
 
 class RatioArms:
@@ -39,9 +39,6 @@ class RatioArms:
         policy: the exploration term, as above.
         exploration: strength of exploration; 0 always plays the best arm so far.
         window: effective number of remembered plays; older plays lose weight.
-
-    Attributes:
-        sums: ``[arms, 6]`` discounted sums: plays, gain, cost, gain^2, cost^2 and gain * cost.
     """
 
     def __init__(self, count: int, policy: Policy, exploration: float, window: int) -> None:

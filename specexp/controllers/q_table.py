@@ -157,18 +157,7 @@ class Episode:
 
 
 class DraftSummary:
-    """A step's draft, without grafted phrases, and its result.
-
-    Attributes:
-        pass_tokens: number of tokens fed in each draft pass.
-        depth: length of the most probable path.
-        nodes: number of drafted nodes.
-        confidence: product of the confidences along the most probable path.
-        accepted: number of accepted drafted nodes.
-        reach: length of the most probable path below the topmost anchor of a phrase; None without phrases.
-        graft_gain: number of accepted grafted nodes.
-        graft_rows: number of grafted nodes.
-    """
+    """A step's draft, without grafted phrases, and its result."""
 
     def __init__(self, outcome: Outcome) -> None:
         tree = outcome.tree
@@ -176,18 +165,20 @@ class DraftSummary:
         self._path = tree.best_path() if tree.num_nodes else ()
         self._matches: list[int] | None = None
         self.pass_tokens = outcome.pass_tokens
-        self.depth = len(self._path)
+        self.depth = len(self._path)  # of the most probable path
         grafted = tree.grafted
-        self.graft_rows = 0 if grafted is None else int(grafted.sum())
+        self.graft_rows = 0 if grafted is None else int(grafted.sum())  # number of grafted nodes
         self.nodes = tree.num_nodes - self.graft_rows
+        # number of accepted grafted nodes
         self.graft_gain = 0 if grafted is None else sum(bool(grafted[row]) for row in outcome.accepted)
         self.accepted = len(outcome.accepted) - self.graft_gain
+        # length of the most probable path below the topmost anchor of a phrase; None without phrases
         self.reach: int | None = None
         if grafted is not None and self.graft_rows:
             parents = {int(parent) for parent in tree.shape.parents[grafted]}
             anchors = [self.depth - depth for depth, row in enumerate((0, *self._path)) if row in parents]
             self.reach = max(anchors, default=None)
-        self.confidence = 1.0
+        self.confidence = 1.0  # product of the confidences along the most probable path
         if tree.log_probs is not None:
             log_probs = tree.log_probs[list(self._path)].astype(np.float64)
             self.confidence = exp(min(float(np.nansum(log_probs)), 0.0))  # NaN: a node without a probability

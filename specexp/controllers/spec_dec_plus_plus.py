@@ -29,10 +29,6 @@ class AcceptanceHead:
 
     Args:
         rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
-
-    Attributes:
-        weights: ``[6 * width + 1]`` parameters of all layers.
-        squares: ``[6 * width + 1]`` sums of their squared gradients, for Adagrad.
     """
 
     rate = 0.05  # Adagrad's learning rate
@@ -45,10 +41,10 @@ class AcceptanceHead:
     def clear(self) -> None:
         """Reset to the initial weights."""
         size = (FEATURES + 2) * self.width + 1
-        self.weights = np.zeros(size)
+        self.weights = np.zeros(size)  # [6 * width + 1] parameters of all layers
         first = np.random.default_rng(0).normal(0, FEATURES**-0.5, FEATURES * self.width)
         self.weights[: first.size] = first
-        self.squares = np.zeros(size)
+        self.squares = np.zeros(size)  # sums of their squared gradients, for Adagrad
 
     def probability(self, features: Floats) -> Floats:
         """Return acceptance probabilities ``[n]`` for paths with features ``[n, 4]``."""

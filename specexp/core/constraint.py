@@ -23,13 +23,9 @@ _BIAS = np.where(_BITS, np.float32(0), np.float32(-np.inf))
 
 
 class Constraint(ABC):
-    """The rule of one output, after its committed tokens. A *path* is the tokens of a draft after them.
+    """The rule of one output, after its committed tokens. A *path* is the tokens of a draft after them."""
 
-    Attributes:
-        eos_token_ids: tokens that end the output once the rule is satisfied.
-    """
-
-    eos_token_ids: frozenset[int]
+    eos_token_ids: frozenset[int]  # tokens that end the output once the rule is satisfied
 
     @abstractmethod
     def mask(self, path: Sequence[int]) -> NDArray[np.uint8]:

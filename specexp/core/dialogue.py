@@ -138,15 +138,10 @@ Selection = Literal["top-k", "drawn"]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """All tokens of a tree with a known shape, from a drafter that needs no requests.
+    """All tokens of a tree with a known shape, from a drafter that needs no requests."""
 
-    Attributes:
-        tokens: ``[n + 1]``, starting with the root's token; -1 for a node without a candidate.
-        pass_tokens: tokens fed in each forward pass of a draft model.
-    """
-
-    tokens: NDArray[np.int64]
-    pass_tokens: tuple[int, ...] = ()
+    tokens: NDArray[np.int64]  # [n + 1], starting with the root's token; -1 for a node without a candidate
+    pass_tokens: tuple[int, ...] = ()  # tokens fed in each forward pass of a draft model
 
 
 Build = Generator[Request, Candidates | None, TokenTree]

@@ -40,16 +40,12 @@ class TreeShape:
         parents: ``[n + 1]`` parent row of each row, ``-1`` for the root (row 0); ``parents[i] < i``.
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
-    Attributes:
-        recurs: whether many steps use this shape object, as with a static tree. If so, data derived from it should be
-            cached.
-
     Example:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
         [0, 1, 1, 2]
     """
 
-    recurs: bool = False
+    recurs: bool = False  # many steps use this object, as with a static tree, so data derived from it should be cached
 
     def __init__(self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]) -> None:
         self.parents = np.asarray(parents, dtype=np.int64)  # [n + 1]

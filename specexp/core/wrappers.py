@@ -46,16 +46,11 @@ def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller that wraps others and passes each event on to all of them.
-
-    Attributes:
-        inner_key: format string that turns an inner part's number into its key in the state.
-        own_entries: keys of the wrapper's own state.
-    """
+    """The life cycle of a drafter or controller that wraps others and passes each event on to all of them."""
 
     inner: tuple[Any, ...]
-    inner_key: ClassVar[str] = "{}"
-    own_entries: ClassVar[tuple[str, ...]] = ()
+    inner_key: ClassVar[str] = "{}"  # format string that turns an inner part's number into its key in the state
+    own_entries: ClassVar[tuple[str, ...]] = ()  # keys of the wrapper's own state
     observe = folded(call_all)
 
     def forget(self) -> None:

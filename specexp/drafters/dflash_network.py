@@ -22,19 +22,12 @@ from specexp.drafters.networks import KeyValues
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """The contents of a draft's ``config.json``.
+    """The contents of a draft's ``config.json``."""
 
-    Attributes:
-        layer: Qwen3 configuration for the draft's layers.
-        state_layers: Hidden states of the target that the draft reads, as indices into transformers' ``hidden_states``.
-        block_size: Number of tokens in a block, of which only the first is known before drafting.
-        mask_token_id: Id of the token at all other positions of a block.
-    """
-
-    layer: PretrainedConfig
-    state_layers: tuple[int, ...]
-    block_size: int
-    mask_token_id: int
+    layer: PretrainedConfig  # Qwen3 configuration for the draft's layers
+    state_layers: tuple[int, ...]  # hidden states of the target to read, as indices into transformers' hidden_states
+    block_size: int  # number of tokens in a block, of which only the first is known before drafting
+    mask_token_id: int  # of the token at all other positions of a block
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:

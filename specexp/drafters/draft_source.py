@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """The rows of one pass: committed tokens that were not fed before, then new nodes of the step's tree.
+    """The rows of one pass: committed tokens that were not fed before, then new nodes of the step's tree."""
 
-    Attributes:
-        tokens: ``[m]`` token ids of all rows.
-        depths: ``[m]`` positions of the rows, counted from the end of the cached rows.
-        pending: number of committed tokens in the step's first pass, the last of which is the root.
-        known: number of nodes fed in earlier passes of this step, including the root (node 0); 0 in the first pass.
-        ancestors: for each node of the step so far, the nodes on the path from the root down to and including it; new
-            nodes come last.
-    """
-
-    tokens: Sequence[int]
-    depths: Sequence[int]
-    pending: int
-    known: int
+    tokens: Sequence[int]  # [m] token ids of all rows
+    depths: Sequence[int]  # [m] positions of the rows, counted from the end of the cached rows
+    pending: int  # number of committed tokens in the step's first pass, the last of which is the root
+    known: int  # number of nodes fed in earlier passes of this step, including the root (node 0); 0 in the first pass
+    # for each node of the step so far, the nodes on the path from the root to it, itself included; new nodes come last
     ancestors: Sequence[Sequence[int]]
 
 
@@ -50,24 +42,15 @@ class DraftSource(ABC):
     """Runs or replays a drafter's passes over a growing tree, and converts the answers to candidates.
 
     It holds the committed rows of one sequence, like a model's KV cache.
-
-    Attributes:
-        vocab_size: size of the draft's vocabulary, including tokens that a reduced head cannot draft.
-        context_limit: maximum length of a sequence, in tokens.
-        team: a key; sources with equal keys share passes. None if this source does not share passes.
-        independent_rows: whether a row's result is bitwise identical regardless of the other rows in its pass.
-        vocabulary: the tokens that its head can draft; None for all.
-        parallel: whether the first pass of a step gives the answers for all nodes of its tree.
-        most_depth: maximum depth of a tree that it can draft.
     """
 
-    vocab_size: int
-    context_limit: int
-    team: Hashable = None
-    vocabulary: DraftVocabulary | None = None
-    parallel: bool = False
-    most_depth: int = 2**31
-    independent_rows: bool = False
+    vocab_size: int  # of the draft, including tokens that a reduced head cannot draft
+    context_limit: int  # maximum length of a sequence, in tokens
+    team: Hashable = None  # a key; sources with equal keys share passes. None if this source does not share passes
+    vocabulary: DraftVocabulary | None = None  # the tokens that its head can draft; None for all
+    parallel: bool = False  # the first pass of a step gives the answers for all nodes of its tree
+    most_depth: int = 2**31  # maximum depth of a tree that it can draft
+    independent_rows: bool = False  # a row's result is bitwise identical regardless of the other rows in its pass
 
     @property
     @abstractmethod

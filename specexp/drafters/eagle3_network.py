@@ -35,34 +35,21 @@ _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """The contents of a head's ``config.json``.
+    """The contents of a head's ``config.json``."""
 
-    Attributes:
-        layer: Llama or Qwen3 configuration of the draft's layers: sizes, RoPE, and the target's ``vocab_size`` V.
-        target_hidden_size: Width of the target's hidden states.
-        draft_vocab_size: Number of tokens that the head can draft, at most V.
-        state_layers: Hidden states of the target that the head reads, as indices into transformers' ``hidden_states``
-            (0: embeddings, k: after k layers). None selects 2, N/2 and N - 3 for N layers.
-        states: Number of hidden states that the head reads.
-        norm_before_fc: Whether to normalize the concatenated states (gpt-oss).
-        fc_norm: Whether to normalize each state separately (EAGLE-3.1).
-        norm_before_residual: Whether the first layer's residual is the normalized state.
-        norm_output: Whether the next row reads the normalized state (EAGLE-3.1).
-        fc_bias: Whether ``fc`` has a bias.
-        mask_token_id: Id of the token fed in all rows after the first, so that one pass drafts all depths (P-EAGLE).
-    """
-
-    layer: PretrainedConfig
-    target_hidden_size: int
-    draft_vocab_size: int
+    layer: PretrainedConfig  # Llama or Qwen3, of the draft's layers: sizes, RoPE, and the target's vocab_size V
+    target_hidden_size: int  # width of the target's hidden states
+    draft_vocab_size: int  # number of tokens that the head can draft, at most V
+    # hidden states of the target that the head reads, as indices into transformers' hidden_states (0: embeddings, k:
+    # after k layers). None selects 2, N/2 and N - 3 for N layers
     state_layers: tuple[int, ...] | None = None
-    states: int = 3
-    norm_before_fc: bool = False
-    fc_norm: bool = False
-    norm_before_residual: bool = False
-    norm_output: bool = False
-    fc_bias: bool = False
-    mask_token_id: int | None = None
+    states: int = 3  # number of hidden states that the head reads
+    norm_before_fc: bool = False  # normalize the concatenated states (gpt-oss)
+    fc_norm: bool = False  # normalize each state separately (EAGLE-3.1)
+    norm_before_residual: bool = False  # the first layer's residual is the normalized state
+    norm_output: bool = False  # the next row reads the normalized state (EAGLE-3.1)
+    fc_bias: bool = False  # the layer `fc` has a bias
+    mask_token_id: int | None = None  # token in all rows after the first, so that one pass drafts all depths (P-EAGLE)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> Eagle3Config:

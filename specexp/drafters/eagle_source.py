@@ -165,17 +165,13 @@ class EagleSource(DraftSource):
 
 
 class _TreeCache:
-    """Keys and values of one sequence: committed rows, then rows of the current step.
-
-    Attributes:
-        committed: number of committed rows.
-        rows: total number of rows; the next pass appends to them.
-        first: first row that the next pass reads.
-    """
+    """Keys and values of one sequence: committed rows, then rows of the current step."""
 
     def __init__(self) -> None:
         self._layers: list[list[torch.Tensor]] = []  # keys and values [1, heads, capacity, d] of each layer
-        self.committed = self.rows = self.first = 0
+        self.committed = 0  # number of committed rows
+        self.rows = 0  # total number of rows; the next pass appends to them
+        self.first = 0  # first row that the next pass reads
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Append ``[1, heads, m, d]`` rows to a layer, and return the rows that the pass reads."""

@@ -314,12 +314,8 @@ class PhraseCache(DrafterWrapper, TokenDrafter):
 
 @dataclass(slots=True)
 class _Pending:
-    """Lookups and corrections made in a step and learned at its end. The dictionaries serve as ordered sets.
+    """Lookups and corrections made in a step and learned at its end. The dictionaries serve as ordered sets."""
 
-    Attributes:
-        used: keys of phrases that were looked up.
-        corrected: pairs of a key and a phrase, as corrected by the draft.
-    """
-
-    used: dict[int, None] = field(default_factory=dict)
+    used: dict[int, None] = field(default_factory=dict)  # keys of phrases that were looked up
+    # pairs of a key and a phrase, as corrected by the draft
     corrected: dict[tuple[int, Phrase], None] = field(default_factory=dict)

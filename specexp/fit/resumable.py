@@ -29,11 +29,6 @@ class ControllerLearning(lightning.LightningModule):
 
     The models are not submodules, so a checkpoint contains only the learned state, as tensors and basic Python
     values.
-
-    Attributes:
-        done: Number of prompts decoded, including those that failed.
-        steps: Total number of decoding steps over all prompts.
-        failed: Records of the prompts that could not be decoded.
     """
 
     def __init__(self, arm: LearningArm, prompts: Sequence[Prompt], backend: Backend) -> None:
@@ -42,9 +37,9 @@ class ControllerLearning(lightning.LightningModule):
         self.arm = arm
         self.prompts = list(prompts)
         self.backend = backend
-        self.done = 0
-        self.steps = 0.0
-        self.failed: list[PromptRecord] = []
+        self.done = 0  # number of prompts decoded, including those that failed
+        self.steps = 0.0  # number of decoding steps over all prompts
+        self.failed: list[PromptRecord] = []  # records of the prompts that could not be decoded
         # Lightning counts optimizer steps, so a dummy optimizer is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 

@@ -24,28 +24,18 @@ _ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 
 
 class Family(NamedTuple):
-    """The differences between the models of one class and Llama's.
+    """The differences between the models of one class and Llama's."""
 
-    Attributes:
-        name: as in documents.
-        flags: fields of the configuration class that passes apply, beyond :data:`_FIELDS`.
-        norms: tensor names of the norms of attention's input, the MLP's input, attention's output and the MLP's output,
-            each empty if there is none.
-        qkv: tensor names of the projections to queries, keys and values.
-        gate_up: tensor names of the projections to gate and up.
-        norms_qk: whether queries and keys have norms: by ``head``, over ``all`` heads, or none if empty.
-        norm_offset: added to the weights of all norms.
-        file: name of the architecture in GGUF files, in the enumeration of the package ``gguf``.
-    """
-
-    name: str
-    flags: tuple[str, ...] = ()
+    name: str  # as in documents
+    flags: tuple[str, ...] = ()  # fields of the configuration class that passes apply, beyond _FIELDS
+    # tensor names of the norms of attention's input, the MLP's input, attention's output and the MLP's output, each
+    # empty if there is none; then those of the projections
     norms: tuple[str, str, str, str] = ("input_layernorm", "post_attention_layernorm", "", "")
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
-    norms_qk: Literal["", "head", "all"] = ""
-    norm_offset: float = 0.0
-    file: str = "LLAMA"
+    norms_qk: Literal["", "head", "all"] = ""  # norms of queries and keys: by head, over all heads, or none if empty
+    norm_offset: float = 0.0  # added to the weights of all norms
+    file: str = "LLAMA"  # name of the architecture in GGUF files, in the enumeration of the package gguf
 
 
 _WINDOWS = ("sliding_window", "layer_types")

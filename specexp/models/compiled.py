@@ -72,16 +72,11 @@ class _Cache(ctypes.Structure):
 
 
 class _Rows:
-    """The rows of a pass, in buffers at fixed addresses that are passed to C++ only once.
-
-    Attributes:
-        numbers: ``[8, m]`` values of ``_NUMBERS``.
-        visible: the masks of all trees, concatenated.
-    """
+    """The rows of a pass, in buffers at fixed addresses that are passed to C++ only once."""
 
     def __init__(self, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
-        self.numbers = numbers
-        self.visible = visible
+        self.numbers = numbers  # [8, m] values of _NUMBERS
+        self.visible = visible  # the masks of all trees, concatenated
         self.size = numbers.shape[1]
         start, step = numbers.ctypes.data, numbers.strides[0]
         addresses = (start + step * place for place in range(len(_NUMBERS)))
@@ -102,13 +97,7 @@ class _Form(_Rows):
 
 
 class _GrowingForm(_Form):
-    """The rows from which C++ drafts a tree: the pending tokens, then the nodes that have children.
-
-    Attributes:
-        tokens: ``[n + 1]`` output buffer for the tree's tokens; the root's is not set.
-        growing: the tree as a C++ structure.
-        results: the tokens that a pass chooses: the best candidates, or drawn tokens.
-    """
+    """The rows from which C++ drafts a tree: the pending tokens, then the nodes that have children."""
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
         inner = shape.fed_nodes
@@ -125,13 +114,14 @@ class _GrowingForm(_Form):
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
         widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
         self.best = int(shape.ranks.max()) + 1
-        self.tokens = np.empty_like(shape.parents)
+        self.tokens = np.empty_like(shape.parents)  # [n + 1] output buffer; the root's token is not set
         arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
         found = [np.empty((widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
         self._kept = (*arrays, *found)  # C++ gets bare addresses, so the arrays must stay alive
         addresses = [one.ctypes.data for one in (*arrays, self.numbers, self.tokens[1:])]
         self.growing = _Growing(shape.max_depth, widest, *addresses)
         chosen = [one.ctypes.data for one in found]
+        # the tokens that a pass chooses: the best candidates, or drawn tokens
         self.results = _Results(self.best, 0, *chosen, 0, 0, self.best, *chosen)
 
 

@@ -62,10 +62,6 @@ class GraphedModel(HuggingFaceRuntime):
         replayer: class that runs steps. If None, captured graphs are used on CUDA and plain code on other devices.
         self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
 
-    Attributes:
-        attention: name of the attention function for uncaptured passes.
-        fastest: for each shape, the fastest attention function that agrees with ``explicit``.
-
     Raises:
         ValueError: the model is in training mode or is not a decoder with full attention or sliding windows.
         CannotRunError: the model fails the self-check or cannot be captured.
@@ -87,9 +83,9 @@ class GraphedModel(HuggingFaceRuntime):
         self._storage = self.cache.storage
         self._replayers: dict[Hashable, Replayer] = {}
         self._runs: Counter[str] = Counter()  # number of steps run by each class of replayer
-        # only `explicit` adds soft caps and sinks; transformers marks models with them as unfit for SDPA
+        # for uncaptured passes. Only `explicit` adds soft caps and sinks; models with them are marked as unfit for SDPA
         self.attention = next(iter(ATTENTIONS)) if model._supports_sdpa else "explicit"
-        self.fastest: dict[Shape, str] = {}
+        self.fastest: dict[Shape, str] = {}  # the fastest attention function that agrees with `explicit`
         if self_check:
             self._self_check()
             self.cache.truncate(0, 0)

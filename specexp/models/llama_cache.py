@@ -88,21 +88,13 @@ def starts_of(counts: NDArray[np.int32]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Branches:
-    """The branches of a tree, one per leaf, numbered in the order in which they split off.
+    """The branches of a tree, one per leaf, numbered in the order in which they split off."""
 
-    Attributes:
-        parents: parent of each row, ``-1`` for a child of the last committed token.
-        depths: depth of each row.
-        first: for each row, one of the branches through it.
-        tips: for each branch, its last row.
-        through: for each row, all branches through it.
-    """
-
-    parents: list[int]
-    depths: list[int]
-    first: list[int]
-    tips: list[int]
-    through: list[list[int]]
+    parents: list[int]  # parent of each row, -1 for a child of the last committed token
+    depths: list[int]  # depth of each row
+    first: list[int]  # for each row, one of the branches through it
+    tips: list[int]  # for each branch, its last row
+    through: list[list[int]]  # for each row, all branches through it
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
@@ -156,18 +148,10 @@ class Branches:
 
 
 class SlotIds:
-    """The sequence ids of one slot.
-
-    Args:
-        memory: the cache with the cells of all slots.
-
-    Attributes:
-        length: number of committed tokens.
-        rows: number of uncommitted rows, which belong to a tree fed after the committed tokens.
-    """
+    """The sequence ids of one slot. ``memory`` is the cache with the cells of all slots."""
 
     def __init__(self, memory: LlamaCache) -> None:
-        self.length = 0
+        self.length = 0  # number of committed tokens
         self._memory = memory
         self._known: dict[int, int] = {}  # id -> number of committed tokens that have it; largest first
         self._tree: Branches | None = None
@@ -175,7 +159,7 @@ class SlotIds:
 
     @property
     def rows(self) -> int:
-        """Number of uncommitted rows."""
+        """Number of uncommitted rows, which belong to a tree fed after the committed tokens."""
         return 0 if self._tree is None else len(self._tree.parents)
 
     @property
@@ -301,11 +285,7 @@ class SlotIds:
 
 
 class LlamaCache(Slots):
-    """The slots of one llama.cpp context. To grow, it replaces the context with a larger one with the same contents.
-
-    Attributes:
-        lanes: the sequence ids of each slot.
-    """
+    """The slots of one llama.cpp context. To grow, it replaces the context with a larger one with the same contents."""
 
     def __init__(self, file: LlamaFile) -> None:
         self._file = file
@@ -318,7 +298,7 @@ class LlamaCache(Slots):
         self._context: Any = None
         self._memory: Any = None
         self._close: finalize[..., Any] | None = None
-        self.lanes = [SlotIds(self)]
+        self.lanes = [SlotIds(self)]  # the sequence ids of each slot
 
     @property
     def lengths(self) -> list[int]:  # type: ignore[override]

@@ -72,9 +72,6 @@ class LlamaFile:
         flash_attention: whether llama.cpp may use flash attention.
         device: ``cpu``, or a device that llama.cpp was built for, which then holds all layers.
 
-    Attributes:
-        model: pointer to llama.cpp's model.
-
     Raises:
         LlamaCppError: the file is damaged or not a GGUF file, the model cannot drop rejected tokens from its cache, or
             llama.cpp is missing.
@@ -97,6 +94,7 @@ class LlamaFile:
         # compiled by GCC 12, llama.cpp's AMX code for quantized weights crashes (llama.cpp #20824)
         given.use_extra_bufts = not has_amx()
         given.n_gpu_layers = 0 if self.device == "cpu" else -1
+        # a pointer to llama.cpp's model
         self.model: Any = functions.llama_model_load_from_file(self.path.encode(), given)
         if not self.model:
             raise LlamaCppError(f"{self.path}: llama.cpp cannot load the file: {complaint()}")

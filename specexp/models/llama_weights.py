@@ -95,27 +95,19 @@ class LlamaWeights:
 
     Raises:
         CannotCompileError: the model is not supported, or its weights differ from the file's.
-
-    Attributes:
-        dtype: dtype of weights and cache.
-        products: how the weights are multiplied.
-        model: structure of sizes and addresses that C++ reads.
-        widths: number of floats per row in each buffer of a pass.
-        outputs: number of logits per row, including padding at the end.
-        matrix_bytes: size in bytes of the matrices that a pass reads.
     """
 
     def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL, file: Path | None = None) -> None:
         check_model(model)
         self._file = None if file is None else BlockFile(model, file)
-        self.matrix_bytes = 0
+        self.matrix_bytes = 0  # size of the matrices that a pass reads
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._kernels = kernels
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
         self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
-        self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
+        self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32  # of weights and cache
         self.products = products_of(model, kernels)
         self._family = FAMILIES[type(model).__name__]
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -164,13 +156,13 @@ class LlamaWeights:
         )
         inner = self._whole(config.intermediate_size)  # rounded up, because buffers hold whole panels
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
-        self.widths = (
+        self.widths = (  # number of floats per row in each buffer of a pass
             config.hidden_size,
             max(projected, 2 * inner, config.hidden_size),  # for qkv, for gate and up, and for sums before a norm
             len(tables) * 2 * frequencies.shape[1],
             max(heads * head_dim, inner),
         )
-        self.outputs = self._whole(config.vocab_size)
+        self.outputs = self._whole(config.vocab_size)  # number of logits per row, with padding at the end
 
     def are_of(self, model: PreTrainedModel) -> bool:
         """Return whether the model still has these weights, judged by torch's version counters and addresses."""

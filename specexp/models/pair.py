@@ -32,17 +32,13 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A target, an optional draft and the tokenizer that they share. Both models are in evaluation mode.
-
-    Attributes:
-        mode: the mode of both models, as in :func:`load_pair`.
-    """
+    """A target, an optional draft and the tokenizer that they share. Both models are in evaluation mode."""
 
     target: PreTrainedModel
     draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     name: str
-    mode: str = "auto"
+    mode: str = "auto"  # of both models, as in load_pair
 
     def target_runtime(self) -> Runtime:
         """Return a runtime for the target, with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""

@@ -32,27 +32,17 @@ _MOST_BEST = 64
 
 
 class DraftLevel(NamedTuple):
-    """One depth of a drafted tree. A step feeds the nodes with the highest path probabilities.
+    """One depth of a drafted tree. A step feeds the nodes with the highest path probabilities."""
 
-    Attributes:
-        width: number of nodes.
-        k: number of candidates per parent from which the nodes are chosen.
-    """
-
-    width: int
-    k: int
+    width: int  # number of nodes
+    k: int  # number of candidates per parent from which the nodes are chosen
 
 
 class DraftPlan(NamedTuple):
-    """The form of a tree that is drafted in one replay.
+    """The form of a tree that is drafted in one replay."""
 
-    Attributes:
-        levels: the nodes fed at each depth below the root.
-        best: number of candidates computed for each fed node.
-    """
-
-    levels: tuple[DraftLevel, ...]
-    best: int
+    levels: tuple[DraftLevel, ...]  # the nodes fed at each depth below the root
+    best: int  # number of candidates computed for each fed node
     scoring: Scoring
     temperature: float
 
@@ -61,10 +51,7 @@ class DraftStep(Step):
     """All passes of one draft tree per lane.
 
     The first pass feeds the committed tokens that the draft model has not processed yet, with the root last, in
-    ``pending`` rows. The rows of each level follow at fixed positions.
-
-    Attributes:
-        logits: ``[lanes, nodes, V]``, starting with the root's.
+    ``pending`` rows. The rows of each level follow at fixed positions. The logits start with the root's.
     """
 
     def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: Any) -> None:

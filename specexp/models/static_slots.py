@@ -39,17 +39,13 @@ class StaticSlots(SlotCache):
     """A slot cache for captured passes. A tensor specifies the rows that a pass writes.
 
     Each slot has one spare row beyond its capacity, where padding is written.
-
-    Attributes:
-        storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; replaced when :meth:`reserve` grows the cache.
-        moves: for each slot, the rows ``[(from, to), ...]`` that the next pass moves.
     """
 
     layer_type = _StaticLayer
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model.config, model.dtype, model.device)
-        self.moves: dict[int, list[tuple[int, int]]] = {}
+        self.moves: dict[int, list[tuple[int, int]]] = {}  # by slot: the rows (from, to) that the next pass moves
 
     @override
     def _shape(self, slots: int, capacity: int) -> tuple[int, ...]:

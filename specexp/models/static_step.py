@@ -33,46 +33,28 @@ Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 class Window(NamedTuple):
-    """The part of the cache that a step reads and writes.
+    """The part of the cache that a step reads and writes."""
 
-    Attributes:
-        first: slot of the first lane.
-        lanes: number of lanes, in consecutive slots of the cache.
-        keys: number of rows read from each slot.
-    """
-
-    first: int
-    lanes: int
-    keys: int
+    first: int  # slot of the first lane
+    lanes: int  # number of lanes, in consecutive slots of the cache
+    keys: int  # number of rows read from each slot
 
 
 class Shape(NamedTuple):
-    """The sizes of a :class:`TreeStep`.
-
-    Attributes:
-        rows: number of rows fed for each lane.
-        width: number of uncommitted rows that may be visible, including those fed; a multiple of 8.
-        hidden: whether hidden states are returned.
-    """
+    """The sizes of a :class:`TreeStep`."""
 
     window: Window
-    rows: int
-    width: int
-    hidden: bool
+    rows: int  # number of rows fed for each lane
+    width: int  # number of uncommitted rows that may be visible, including those fed; a multiple of 8
+    hidden: bool  # whether hidden states are returned
 
 
 class TokenChoice(NamedTuple):
-    """The results that a step computes from its logits, for a verifier and a drafter.
+    """The results that a step computes from its logits, for a verifier and a drafter."""
 
-    Attributes:
-        law: the verifier's law, which identifies its token rule.
-        learned: number of top tokens per row that drafters learn.
-        positions: number of positions with noise, starting at the next token; 0 for no noise.
-    """
-
-    law: object
-    learned: int
-    positions: int
+    law: object  # the verifier's law, which identifies its token rule
+    learned: int  # number of top tokens per row that drafters learn
+    positions: int  # number of positions with noise, starting at the next token; 0 for no noise
 
 
 class Step(ABC):
@@ -84,27 +66,22 @@ class Step(ABC):
         results: arrays that are copied to the host at the end.
         rows: number of rows with logits for each lane.
         positions: number of positions with noise.
-
-    Attributes:
-        logits: ``[lanes, rows, V]``.
-        hidden: ``[lanes, rows, d]`` input of the output layer, or None if hidden states are not kept.
-        noise: ``[lanes, positions, V]`` noise that is added to scores.
-        attention: name of the attention function.
     """
 
-    hidden: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None  # [lanes, rows, d] input of the output layer; None if not kept
 
     def __init__(self, runtime: Any, window: Window, given: Arrays, results: Arrays, rows: int, positions: int) -> None:
         self.window = window
         self._runtime = runtime
         self.cache: StaticSlots = runtime.cache
-        self.attention: str = runtime.attention
+        self.attention: str = runtime.attention  # name of the attention function
         moves = ((window.lanes, MOVES), INT)
         self._inputs = Buffer({**given, "moved": moves, "moved_to": moves}, runtime.device)
         self._results = Buffer(results, runtime.device)
         self._key_rows = torch.arange(window.keys, device=runtime.device)
         size = (window.lanes, rows, runtime.vocab_size)
         self.logits = torch.zeros(size, dtype=runtime.dtype, device=runtime.device)
+        # [lanes, positions, V] noise that is added to scores
         self.noise = torch.zeros((window.lanes, positions, runtime.vocab_size), device=runtime.device)
         self.clear()
         self.send()
@@ -268,12 +245,7 @@ class TreeStep(Step):
 
 
 class Buffer:
-    """Several arrays in one block of memory on both host and device, so that one copy transfers them all.
-
-    Attributes:
-        host: arrays by name, in pinned memory on CUDA.
-        device: tensors by name, with the same bytes on the device.
-    """
+    """Several arrays in one block of memory on both host and device, so that one copy transfers them all."""
 
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
         size = sum(int(np.prod(shape)) * kind.itemsize for shape, kind in arrays.values())
@@ -281,8 +253,8 @@ class Buffer:
         bytes_of = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy() if pinned else np.zeros(size, np.uint8)
         self.on_host = torch.from_numpy(bytes_of)
         self.on_device = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.host: dict[str, NDArray[Any]] = {}
-        self.device: dict[str, torch.Tensor] = {}
+        self.host: dict[str, NDArray[Any]] = {}  # by name, in pinned memory on CUDA
+        self.device: dict[str, torch.Tensor] = {}  # the same bytes on the device
         start = 0
         # the widest dtypes come first, so that each array starts at a multiple of its item size
         for name, (shape, kind) in sorted(arrays.items(), key=lambda item: -item[1][1].itemsize):
@@ -301,13 +273,9 @@ class Buffer:
 
 
 class Replayer:
-    """Runs a step repeatedly, by the step's own code. A subclass may capture it.
+    """Runs a step repeatedly, by the step's own code. A subclass may capture it."""
 
-    Attributes:
-        measures: whether to time the attention functions with this class and use the fastest.
-    """
-
-    measures: ClassVar[bool] = False
+    measures: ClassVar[bool] = False  # whether to time the attention functions with this class and use the fastest
 
     def __init__(self, step: Step) -> None:
         self.step = step
