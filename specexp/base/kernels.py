@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
-from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time
@@ -92,37 +91,6 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
         return ctypes.CDLL(str(file))
     except OSError as error:
         raise CannotCompileError(f"{file} cannot be compiled or loaded: {first_line(error)}") from error
-
-
-class _Field(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("offset", ctypes.c_int64), ("size", ctypes.c_int64)]
-
-
-def check_fields(kernels: ctypes.CDLL, **structures: type[ctypes.Structure]) -> None:
-    """Compare structures with the ``fields`` that a library exports, because a different layout would misread memory.
-
-    Args:
-        structures: the classes that mirror the library's structures, by the names in C++.
-
-    Raises:
-        CannotCompileError: a structure has other fields, offsets or sizes in C++.
-    """
-    exported = ctypes.cast(kernels.fields, ctypes.POINTER(_Field))
-    fields = takewhile(lambda one: one.name, map(exported.__getitem__, count()))  # the last has no name
-    known = {one.name.decode(): (one.offset, one.size) for one in fields}
-    mirrored = {name: (0, ctypes.sizeof(one)) for name, one in structures.items()}
-    for name, one in structures.items():
-        own = {field[0]: getattr(one, field[0]) for field in one._fields_}
-        mirrored |= {f"{name}.{field}": (at.offset, at.size) for field, at in own.items()}
-    different = sorted(set(known.items()) ^ set(mirrored.items()))
-    if different:
-        name, _ = different[0]
-        found = (fields.get(name, ("none", 0)) for fields in (known, mirrored))
-        described = " in C++ and ".join(f"byte {offset} ({size} bytes)" for offset, size in found)
-        raise CannotCompileError(
-            f"{Path(kernels._name).name}: {name} must have the same place in C++ and Python, but it is {described} in "
-            "Python: install one version of specexp"
-        )
 
 
 def address(array: Any) -> int:

@@ -18,69 +18,32 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from specexp.base.kernels import CannotCompileError, check_fields
+from specexp.base.kernels import CannotCompileError
 from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, PassResult, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.architectures import check_model
-from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, kernels_of, members
+from specexp.models.llama_weights import LlamaWeights, kernels_of, structures
 from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
 _NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "lengths", "steps")
 
 
-class _Given(ctypes.Structure):
-    """Mirrors ``Rows`` of the C++ code."""
-
-    _fields_ = [
-        *members(ctypes.c_int64, "count", "answered", "past", "slot"),
-        *members(ctypes.c_void_p, *_NUMBERS, "visible"),
-    ]
-
-
-class _Results(ctypes.Structure):
-    """Mirrors ``Results`` of the C++ code."""
-
-    _fields_ = [
-        ("best", ctypes.c_int64),
-        *members(ctypes.c_void_p, "rounded", "tokens", "scores", "noise"),
-        ("temperature", ctypes.c_float),
-        ("draws", ctypes.c_int64),
-        *members(ctypes.c_void_p, "drawn", "drawn_scores"),
-        ("noted", ctypes.c_int64),
-        *members(ctypes.c_void_p, "noted_layers", "states"),
-    ]
-
-
-class _Growing(ctypes.Structure):
-    """Mirrors ``Growing`` of the C++ code."""
-
-    _fields_ = [
-        *members(ctypes.c_int64, "levels", "widest"),
-        *members(ctypes.c_void_p, "rows", "nodes", "parents", "ranks", "places", "given", "tokens"),
-        ("stride", ctypes.c_int64),
-        ("kept", ctypes.c_void_p),
-    ]
-
-
-class _Cache(ctypes.Structure):
-    """Mirrors ``Cache`` of the C++ code."""
-
-    _fields_ = [("storage", ctypes.c_void_p), *members(ctypes.c_int64, "slots", "capacity")]
-
-
 class _Rows:
-    """The rows of a pass, in buffers at fixed addresses that are passed to C++ only once."""
+    """The rows of a pass, in buffers at fixed addresses that are passed to C++ only once.
 
-    def __init__(self, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
+    In this class and those below, ``kinds`` are the :func:`structures` of the library.
+    """
+
+    def __init__(self, kinds: Any, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
         self.numbers = numbers  # [8, m] values of _NUMBERS
         self.visible = visible  # the masks of all trees, concatenated
         self.size = numbers.shape[1]
         start, step = numbers.ctypes.data, numbers.strides[0]
         addresses = (start + step * place for place in range(len(_NUMBERS)))
-        self.given = _Given(self.size, self.size, 0, 0, *addresses, visible.ctypes.data)
+        self.given = kinds.Rows(self.size, self.size, 0, 0, *addresses, visible.ctypes.data)
 
 
 class _Form(_Rows):
@@ -89,22 +52,22 @@ class _Form(_Rows):
     The numbers assume an empty slot 0; C++ adds the slot number and the number of its committed tokens.
     """
 
-    def __init__(self, depths: NDArray[np.int64], visible: NDArray[np.bool_], step: int = 0) -> None:
+    def __init__(self, kinds: Any, depths: NDArray[np.int64], visible: NDArray[np.bool_], step: int = 0) -> None:
         own = np.arange(depths.size)
         none = np.zeros_like(own)
         numbers = np.stack((none, depths, own, none, none, own * own.size, own + 1, depths * step))
-        super().__init__(numbers, visible.ravel().view(np.uint8))
+        super().__init__(kinds, numbers, visible.ravel().view(np.uint8))
 
 
 class _GrowingForm(_Form):
     """The rows from which C++ drafts a tree: the pending tokens, then the nodes that have children."""
 
-    def __init__(self, shape: TreeShape, pending: int) -> None:
+    def __init__(self, kinds: Any, shape: TreeShape, pending: int) -> None:
         inner = shape.fed_nodes
         own = np.arange(pending + inner.size)
         visible = np.tri(own.size, dtype=np.bool_)
         visible[pending:, pending:] = shape.ancestor_mask[np.ix_(inner, inner)]
-        super().__init__(np.concatenate((own[:pending], shape.depths[inner] + pending - 1)), visible)
+        super().__init__(kinds, np.concatenate((own[:pending], shape.depths[inner] + pending - 1)), visible)
         place = np.full(shape.parents.size, -1)
         place[inner] = own[pending:]
         parents = place[shape.parents[1:]]
@@ -119,10 +82,10 @@ class _GrowingForm(_Form):
         found = [np.empty((widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
         self._kept = (*arrays, *found)  # C++ gets bare addresses, so the arrays must stay alive
         addresses = [one.ctypes.data for one in (*arrays, self.numbers, self.tokens[1:])]
-        self.growing = _Growing(shape.max_depth, widest, *addresses)
+        self.growing = kinds.Growing(shape.max_depth, widest, *addresses)
         chosen = [one.ctypes.data for one in found]
         # the tokens that a pass chooses: the best candidates, or drawn tokens
-        self.results = _Results(self.best, 0, *chosen, 0, 0, self.best, *chosen)
+        self.results = kinds.Results(self.best, 0, *chosen, 0, 0, self.best, *chosen)
 
 
 class _Choices:
@@ -131,7 +94,7 @@ class _Choices:
     Tokens are drawn only if all slots request them at the same temperature. Otherwise, only greedy slots get tokens.
     """
 
-    def __init__(self, requests: Sequence[TokenRequest | None], rows: int) -> None:
+    def __init__(self, kinds: Any, requests: Sequence[TokenRequest | None], rows: int) -> None:
         known = [None if one is None else one.verifier.noise_temperature or 0.0 for one in requests]
         self.temperature = (known[0] if len(set(known)) == 1 else None) or 0.0
         pairs = zip(requests, known, strict=True)
@@ -142,7 +105,7 @@ class _Choices:
         self.top = np.empty((rows, self.best), np.int64), np.empty((rows, self.best), np.float32)
         self.drawn = np.empty(rows, np.int64), np.empty(rows, np.float32)
         top, drawn = ([one.ctypes.data for one in arrays] for arrays in (self.top, self.drawn))
-        self.results = _Results(self.best, 0, *top, 0, self.temperature, 1, *drawn)
+        self.results = kinds.Results(self.best, 0, *top, 0, self.temperature, 1, *drawn)
 
     def tokens(self, trees: Sequence[TokenTree]) -> list[TargetTokens | None]:
         """Return the tokens of the last pass, tree by tree."""
@@ -189,10 +152,11 @@ class CompiledModel(HuggingFaceRuntime):
         check_model(model)
         super().__init__(model)
         self._kernels = _declared(kernels_of(model))
+        self._kinds = structures(self._kernels)
         known = self._shared.get(model)
         self._weights = self._packed()
         self.cache = self._empty_cache()
-        self._rows = _Rows(np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
+        self._rows = _Rows(self._kinds, np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
         self._room(16)
         self._logits = torch.empty((0, 0), dtype=torch.float32)
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
@@ -273,7 +237,7 @@ class CompiledModel(HuggingFaceRuntime):
     def _form(self, shape: TreeShape) -> _Form:
         form = self._forms.get(shape)
         if form is None:
-            form = _Form(shape.depths, shape.ancestor_mask, self.vocab_size)
+            form = _Form(self._kinds, shape.depths, shape.ancestor_mask, self.vocab_size)
             if shape.recurs:
                 self._forms[shape] = form
         return form
@@ -291,7 +255,8 @@ class CompiledModel(HuggingFaceRuntime):
         key, count = tuple(slots), rows.given.count
         choices = self._choices.get(key)
         if choices is None or count > choices.rows:
-            choices = self._choices[key] = _Choices([self.requests.get(slot) for slot in slots], 2 * count)
+            requests = [self.requests.get(slot) for slot in slots]
+            choices = self._choices[key] = _Choices(self._kinds, requests, 2 * count)
         if choices.temperature:
             results, first = choices.results, 0
             for tree, request in zip(trees, choices.requests, strict=True):
@@ -356,7 +321,7 @@ class CompiledModel(HuggingFaceRuntime):
         known = self._growths.get(shape) or self._growths.setdefault(shape, {})
         form = known.get(pending.size)
         if form is None:
-            form = known[pending.size] = _GrowingForm(shape, pending.size)
+            form = known[pending.size] = _GrowingForm(self._kinds, shape, pending.size)
         past = self.cache.lengths[slot]
         growing = form.growing
         results = form.results
@@ -427,7 +392,8 @@ class CompiledModel(HuggingFaceRuntime):
         rows, pairs = (
             max(wanted, 2 * size) if wanted > size else size for wanted, size in zip((rows, pairs), known, strict=True)
         )
-        self._rows = _Rows(np.zeros((len(_NUMBERS), rows), dtype=np.int64), np.ones(pairs, dtype=np.uint8))
+        numbers = np.zeros((len(_NUMBERS), rows), dtype=np.int64)
+        self._rows = _Rows(self._kinds, numbers, np.ones(pairs, dtype=np.uint8))
         self._buffers = [torch.empty(rows * width, dtype=torch.float32) for width in self._weights.widths]
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
@@ -457,10 +423,10 @@ class CompiledModel(HuggingFaceRuntime):
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
-    def _forward(self, rows: _Rows, results: _Results | None = None) -> torch.Tensor:
+    def _forward(self, rows: _Rows, results: Any = None) -> torch.Tensor:
         """Run a pass and return the logits ``[answered, V]`` of its last rows."""
         self.passes += 1
-        results = _Results() if results is None else results
+        results = self._kinds.Results() if results is None else results
         size = rows.given.answered, self._weights.outputs
         if layers := self._noted_layers.size:
             self._noted = torch.empty((rows.given.count, layers * self._weights.widths[0]))
@@ -478,11 +444,11 @@ class CompiledModel(HuggingFaceRuntime):
         answers = answers if size[1] == self.vocab_size else answers[:, : self.vocab_size]
         return answers.half() if self.dtype == torch.float16 else answers
 
-    def _cache(self) -> _Cache:
+    def _cache(self) -> Any:
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage
-            self._mirrored = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
+            self._mirrored = self._kinds.Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
         return self._mirrored
 
 
@@ -516,10 +482,10 @@ class PackedModel(CompiledModel):
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
-    """Check a library's structures and declare its argument types, so that structures are passed by address."""
-    own = {"Rows": _Given, "Results": _Results, "Growing": _Growing, "Cache": _Cache}
-    check_fields(kernels, Matrix=Matrix, Layer=Layer, Model=Model, **own)
-    model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
+    """Declare the argument types of a library, so that structures are passed by address."""
+    kinds = structures(kernels)
+    named = (kinds.Model, kinds.Rows, kinds.Cache, kinds.Results, kinds.Growing)
+    model, rows, cache, results, growing = map(ctypes.POINTER, named)
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
     kernels.forward.argtypes = model, rows, cache, results, *buffers
     kernels.grow.argtypes = model, rows, cache, results, growing, *buffers

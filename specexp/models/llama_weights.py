@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
+from itertools import count, takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,40 +50,40 @@ class Products(IntEnum):
     TILES = 3
 
 
-def members(kind: Any, *names: str) -> list[tuple[str, Any]]:
-    """Return members of one type for the ``_fields_`` of a structure."""
-    return [(name, kind) for name in names]
-
-
-class Matrix(ctypes.Structure):
-    """Mirrors ``Matrix`` of the C++ code: the address of weights in panels, and the bits per weight."""
-
-    _fields_ = [("panels", ctypes.c_void_p), ("bits", ctypes.c_int64)]
-
-
-class Layer(ctypes.Structure):
-    """Mirrors ``Layer`` of the C++ code: the addresses of a layer's weights."""
+class Field(ctypes.Structure):
+    """Mirrors ``Field`` of the C++ code."""
 
     _fields_ = [
-        *members(Matrix, "qkv", "out", "gate_up", "down"),
-        *members(ctypes.c_void_p, "qkv_bias", "out_bias", "gate_up_bias", "down_bias"),
-        *members(ctypes.c_void_p, "norm_attention", "norm_mlp", "norm_attended", "norm_mixed", "norm_q", "norm_k"),
-        *members(ctypes.c_int64, "rotation", "window"),
+        *[("structure", ctypes.c_char_p), ("name", ctypes.c_char_p)],
+        *[("type", ctypes.c_int64), ("place", ctypes.c_int64)],
     ]
 
 
-class Model(ctypes.Structure):
-    """Mirrors ``Model`` of the C++ code: sizes, and the addresses of the weights outside the layers."""
+@cache
+def structures(kernels: ctypes.CDLL) -> Any:
+    """Return classes for the structures in ``kernel/structures.h``, as attributes, from the library's ``fields``.
 
-    _fields_ = [
-        *members(ctypes.c_int64, "layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
-        *members(ctypes.c_int64, "products", "rotations", "rotated", "norms_by_head", "has_gelu"),
-        *members(ctypes.c_float, "epsilon", "embedding_scale", "attention_scale"),
-        *members(ctypes.c_float, "residual_scale", "logit_scale", "attention_cap", "logit_cap"),
-        *members(ctypes.c_void_p, "frequencies", "norm", "rotation_scales", "embedding"),
-        ("head", Matrix),
-        ("of", ctypes.POINTER(Layer)),
-    ]
+    Raises CannotCompileError if they are not all of a structure's fields in order, which would misread memory.
+    """
+    made = SimpleNamespace()
+    kinds: dict[str, Any] = {"P": ctypes.c_void_p, "f": ctypes.c_float, "q": ctypes.c_int64}
+    known: list[Field] = []
+    listed = ctypes.cast(kernels.fields, ctypes.POINTER(Field))
+    for one in takewhile(lambda one: one.structure, map(listed.__getitem__, count())):  # the last is empty
+        if one.name is not None:
+            known.append(one)
+            continue
+        name = one.structure.decode()
+        kind: Any = type(
+            name, (ctypes.Structure,), {"_fields_": [(f.name.decode(), kinds[chr(f.type)]) for f in known]}
+        )
+        places = [getattr(kind, f.name.decode()).offset for f in known] + [ctypes.sizeof(kind)]
+        if places != [f.place for f in (*known, one)]:
+            raise CannotCompileError(f"interface.cpp must list all fields of the structure {name} in order")
+        setattr(made, name, kind)
+        kinds.setdefault("M", kind)
+        known = []
+    return made
 
 
 class LlamaWeights:
@@ -104,6 +107,7 @@ class LlamaWeights:
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._kernels = kernels
+        self._structures = structures(kernels)
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
         self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
@@ -114,7 +118,7 @@ class LlamaWeights:
         head_dim, tables = head_dim_of(model), rotations_of(model)
         self._kinds = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
         turning = getattr(config, "no_rope_layers", None) or [True] * config.num_hidden_layers
-        self._layers = (Layer * config.num_hidden_layers)(
+        self._layers = (self._structures.Layer * config.num_hidden_layers)(
             *(
                 self._layer(layer, list(tables).index(kind if kind in tables else None) if turns else -1)
                 for layer, kind, turns in zip(body.layers, self._kinds, turning, strict=True)
@@ -123,7 +127,7 @@ class LlamaWeights:
         self.set_windows(layer_windows(config))
         scale = getattr(body.embed_tokens, "embed_scale", None)  # Gemma rounds it to the precision of the weights
         frequencies = torch.stack([table for table, _ in tables.values()])
-        self.model = Model(
+        self.model = self._structures.Model(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
             heads=heads,
@@ -152,7 +156,7 @@ class LlamaWeights:
             rotation_scales=self._numbers(torch.tensor([scale for _, scale in tables.values()])),
             embedding=self._keep(body.embed_tokens.weight.to(self.dtype)),
             head=self._matrix([_whole(model.lm_head)]),
-            of=self._layers,
+            of=ctypes.addressof(self._layers),
         )
         inner = self._whole(config.intermediate_size)  # rounded up, because buffers hold whole panels
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
@@ -173,7 +177,7 @@ class LlamaWeights:
         for layer, kind in zip(self._layers, self._kinds, strict=True):
             layer.window = windows.get(kind, windows.get(None)) or 0
 
-    def _layer(self, layer: Any, rotation: int) -> Layer:
+    def _layer(self, layer: Any, rotation: int) -> Any:
         family, attention, mlp = self._family, layer.self_attn, layer.mlp
         gate, up = _gate_up(mlp, family)
         projections: dict[str, list[list[Projection]]] = {
@@ -185,7 +189,7 @@ class LlamaWeights:
         around = zip(("attention", "mlp", "attended", "mixed"), family.norms, strict=True)
         norms = {name: getattr(layer, known, None) for name, known in around}
         norms |= {name: getattr(attention, f"{name}_norm", None) for name in "qk"}
-        return Layer(
+        return self._structures.Layer(
             rotation=rotation,
             **{name: self._matrix(*joined) for name, joined in projections.items()},
             **{f"{name}_bias": self._bias(*joined) for name, joined in projections.items()},
@@ -205,7 +209,7 @@ class LlamaWeights:
         padded = [self._padded(bias).view(-1, self._panel) for bias in biases]
         return self._numbers(torch.stack(padded, dim=1))
 
-    def _matrix(self, *joined: Sequence[Projection]) -> Matrix:
+    def _matrix(self, *joined: Sequence[Projection]) -> Any:
         """Store weights, stacked row-wise, as one matrix. If there are several groups, interleave their panels.
 
         Weights stay packed if the file has blocks for all of them.
@@ -220,7 +224,7 @@ class LlamaWeights:
             panels = [self._in_panels(torch.cat([part.rows for part in parts])) for parts in joined]
         together = torch.stack(panels, dim=1)
         self.matrix_bytes += together.nbytes
-        return Matrix(self._keep(together), bits)
+        return self._structures.Matrix(self._keep(together), bits)
 
     def _packed(self, blocks: Sequence[Blocks], bits: int) -> torch.Tensor:
         """Return stacked blocks as bytes ``[panels, n]``, in the order that ``Product::expand`` in C++ expects."""

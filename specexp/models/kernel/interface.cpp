@@ -32,31 +32,36 @@ void run_all(const Model* model, const Rows* rows, const Cache* cache, const Res
 
 }  // namespace
 
-// Every structure with its size, and every field with its offset and size, in bytes.
-#define FIELD(type, field) {#type "." #field, offsetof(type, field), sizeof(type::field)}
-#define WHOLE(type) {#type, 0, sizeof(type)}
+// The type of a field: an address, a matrix, a real number or a whole number.
+template <class T>
+constexpr char type_of() {
+    return std::is_pointer_v<T> ? 'P' : std::is_same_v<T, Matrix> ? 'M' : std::is_same_v<T, float> ? 'f' : 'q';
+}
+
+// The fields of every structure in order, then the structure itself. A matrix is part of others, so it comes first.
+#define FIELD(type, field) {#type, #field, type_of<decltype(type::field)>(), offsetof(type, field)}
+#define WHOLE(type) {#type, nullptr, 0, sizeof(type)}
 extern "C" const Field fields[] = {
-    FIELD(Matrix, panels), FIELD(Matrix, bits), FIELD(Layer, qkv), FIELD(Layer, out), FIELD(Layer, gate_up),
-    FIELD(Layer, down), FIELD(Layer, qkv_bias), FIELD(Layer, out_bias), FIELD(Layer, gate_up_bias),
-    FIELD(Layer, down_bias), FIELD(Layer, norm_attention), FIELD(Layer, norm_mlp), FIELD(Layer, norm_attended),
-    FIELD(Layer, norm_mixed), FIELD(Layer, norm_q), FIELD(Layer, norm_k), FIELD(Layer, rotation),
-    FIELD(Layer, window), FIELD(Model, layers), FIELD(Model, hidden), FIELD(Model, heads), FIELD(Model, kv_heads),
-    FIELD(Model, head_dim), FIELD(Model, inner), FIELD(Model, vocabulary), FIELD(Model, products),
-    FIELD(Model, rotations), FIELD(Model, rotated), FIELD(Model, norms_by_head), FIELD(Model, has_gelu),
-    FIELD(Model, epsilon), FIELD(Model, embedding_scale), FIELD(Model, attention_scale),
+    FIELD(Matrix, panels), FIELD(Matrix, bits), WHOLE(Matrix), FIELD(Layer, qkv), FIELD(Layer, out),
+    FIELD(Layer, gate_up), FIELD(Layer, down), FIELD(Layer, qkv_bias), FIELD(Layer, out_bias),
+    FIELD(Layer, gate_up_bias), FIELD(Layer, down_bias), FIELD(Layer, norm_attention), FIELD(Layer, norm_mlp),
+    FIELD(Layer, norm_attended), FIELD(Layer, norm_mixed), FIELD(Layer, norm_q), FIELD(Layer, norm_k),
+    FIELD(Layer, rotation), FIELD(Layer, window), WHOLE(Layer), FIELD(Model, layers), FIELD(Model, hidden),
+    FIELD(Model, heads), FIELD(Model, kv_heads), FIELD(Model, head_dim), FIELD(Model, inner), FIELD(Model, vocabulary),
+    FIELD(Model, products), FIELD(Model, rotations), FIELD(Model, rotated), FIELD(Model, norms_by_head),
+    FIELD(Model, has_gelu), FIELD(Model, epsilon), FIELD(Model, embedding_scale), FIELD(Model, attention_scale),
     FIELD(Model, residual_scale), FIELD(Model, logit_scale), FIELD(Model, attention_cap), FIELD(Model, logit_cap),
     FIELD(Model, frequencies), FIELD(Model, norm), FIELD(Model, rotation_scales), FIELD(Model, embedding),
-    FIELD(Model, head), FIELD(Model, of), FIELD(Rows, count), FIELD(Rows, answered), FIELD(Rows, past),
+    FIELD(Model, head), FIELD(Model, of), WHOLE(Model), FIELD(Rows, count), FIELD(Rows, answered), FIELD(Rows, past),
     FIELD(Rows, slot), FIELD(Rows, tokens), FIELD(Rows, positions), FIELD(Rows, places), FIELD(Rows, pasts),
     FIELD(Rows, slots), FIELD(Rows, starts), FIELD(Rows, lengths), FIELD(Rows, steps), FIELD(Rows, visible),
-    FIELD(Results, best), FIELD(Results, rounded), FIELD(Results, tokens), FIELD(Results, scores),
+    WHOLE(Rows), FIELD(Results, best), FIELD(Results, rounded), FIELD(Results, tokens), FIELD(Results, scores),
     FIELD(Results, noise), FIELD(Results, temperature), FIELD(Results, draws), FIELD(Results, drawn),
     FIELD(Results, drawn_scores), FIELD(Results, noted), FIELD(Results, noted_layers), FIELD(Results, states),
-    FIELD(Growing, levels), FIELD(Growing, widest), FIELD(Growing, rows), FIELD(Growing, nodes),
+    WHOLE(Results), FIELD(Growing, levels), FIELD(Growing, widest), FIELD(Growing, rows), FIELD(Growing, nodes),
     FIELD(Growing, parents), FIELD(Growing, ranks), FIELD(Growing, places), FIELD(Growing, given),
-    FIELD(Growing, tokens), FIELD(Growing, stride), FIELD(Growing, kept), FIELD(Cache, storage), FIELD(Cache, slots),
-    FIELD(Cache, capacity),
-    WHOLE(Matrix), WHOLE(Layer), WHOLE(Model), WHOLE(Rows), WHOLE(Results), WHOLE(Growing), WHOLE(Cache), {},
+    FIELD(Growing, tokens), FIELD(Growing, stride), FIELD(Growing, kept), WHOLE(Growing), FIELD(Cache, storage),
+    FIELD(Cache, slots), FIELD(Cache, capacity), WHOLE(Cache), {},
 };
 
 extern "C" int lanes() { return LANES; }

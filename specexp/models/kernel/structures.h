@@ -1,5 +1,4 @@
-// The structures that Python fills. `fields` in interface.cpp
-// lists their fields, which are compared with Python's when the library is loaded.
+// The structures that Python fills, with classes made from `fields` in interface.cpp.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +6,8 @@
 extern "C" {
 
 struct Field {
-    const char* name;
-    int64_t offset, size;
+    const char *structure, *name;  // null for a whole structure
+    int64_t type, place;           // the place is the offset of a field, or the size of a structure, in bytes
 };
 
 struct Matrix {
