@@ -23,10 +23,7 @@ class DFlash(StatesDrafter):
 
     Args:
         head: folder with ``config.json`` and ``model.safetensors``, or a hub id.
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
-
-    Raises:
-        ValueError: ``coupled`` is given with a temperature.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
     """
 
     def __init__(

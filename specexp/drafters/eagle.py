@@ -63,10 +63,10 @@ class Eagle(StatesDrafter):
     Args:
         head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
             configuration, the path to a ``draft-head`` artifact.
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` does not have the expected arrays.
+        ValueError: ``head`` does not have the expected arrays.
     """
 
     def __init__(

@@ -37,10 +37,7 @@ class Eagle3(StatesDrafter):
             ``smollm2:eagle3`` is the embedded head for SmolLM2-135M-Instruct.
         layers: hidden states to read, numbered as in transformers' ``hidden_states`` (k: after k layers). If given, no
             comparison is made.
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
-
-    Raises:
-        ValueError: ``coupled`` is given with a temperature.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
     """
 
     def __init__(

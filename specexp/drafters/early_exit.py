@@ -21,10 +21,7 @@ class EarlyExit(SelfDrafter):
 
     Args:
         layers: number of the target's first layers to draft with.
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
-
-    Raises:
-        ValueError: ``coupled`` is given with a temperature.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
     """
 
     def __init__(

@@ -35,10 +35,10 @@ class Medusa(Drafter):
     Args:
         head: arrays of :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
             configuration, the path to a ``draft-head`` artifact.
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` does not have the expected arrays.
+        ValueError: ``head`` does not have the expected arrays.
     """
 
     gives_log_probs = True

@@ -23,10 +23,7 @@ class Mtp(StatesDrafter):
     loads. If a checkpoint has several such layers, the first one is used at every depth.
 
     Args:
-        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
-
-    Raises:
-        ValueError: ``coupled`` is given with a temperature.
+        temperature: this, the remaining arguments and the errors are as in :class:`~specexp.drafters.DraftModel`.
     """
 
     @override
