@@ -58,13 +58,17 @@ def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
 
 
 class HuggingFaceRuntime(Runtime):
-    """A Hugging Face causal LM with its checks, device, dtype and vocabulary. Subclasses add the passes.
+    """A Hugging Face causal LM with its checks, device, dtype and vocabulary.
+
+    Subclasses add the passes, and an argument ``self_check``: whether to compare one small tree pass with the model's
+    own passes over the same tokens.
 
     Args:
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
 
     Raises:
         ValueError: the model is in training mode, or not a decoder with full attention or sliding windows.
+        CannotRunError: the model cannot be run by the subclass, or fails the self-check.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -122,15 +126,7 @@ class HuggingFaceRuntime(Runtime):
 
 
 class LanguageModel(HuggingFaceRuntime):
-    """Any decoder-only ``AutoModelForCausalLM`` with full attention or sliding windows, prepared for tree passes.
-
-    Args:
-        model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
-        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
-
-    Raises:
-        ValueError: the model cannot be run this way, or fails the self-check.
-    """
+    """Any decoder-only ``AutoModelForCausalLM`` with full attention or sliding windows, prepared for tree passes."""
 
     kind = "eager"
     prefill_chunk = 1024

@@ -132,13 +132,8 @@ class CompiledModel(HuggingFaceRuntime):
     Sums are computed in float32 in a fixed order, so the logits of speculative and plain decoding are bit-identical,
     even in bfloat16. They differ from those of the model's own code only by rounding.
 
-    Args:
-        model: a model in eval mode on the CPU. :mod:`~specexp.models.architectures` lists the supported ones.
-        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
-
-    Raises:
-        CannotCompileError: the model is not supported or fails the self-check, or a C++ compiler is missing.
-        ValueError: the model is in training mode, or has recurrent layers.
+    The model is on the CPU. :mod:`~specexp.models.architectures` lists the supported ones. For others, or without a C++
+    compiler, it raises :class:`~specexp.base.kernels.CannotCompileError`.
     """
 
     cache: SlotCache

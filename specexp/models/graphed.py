@@ -57,14 +57,7 @@ _TIMED = 5  # number of timed replays per attention function when choosing the f
 class GraphedModel(HuggingFaceRuntime):
     """A runtime with static-shape passes.
 
-    Args:
-        model: a model in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
-        replayer: class that runs steps. If None, captured graphs are used on CUDA and plain code on other devices.
-        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
-
-    Raises:
-        ValueError: the model is in training mode or is not a decoder with full attention or sliding windows.
-        CannotRunError: the model fails the self-check or cannot be captured.
+    The class ``replayer`` runs the steps. If None, captured graphs are used on CUDA and plain code on other devices.
     """
 
     kind = "graphed"
@@ -154,8 +147,7 @@ class GraphedModel(HuggingFaceRuntime):
     def draft(self, lanes: Sequence[tuple[int, Context, Sequence[int]]], plan: DraftPlan) -> DraftStep:
         """Draft whole trees in one replay and wait until it is done.
 
-        Args:
-            lanes: for each lane, its slot, its sequence, and the tokens to feed before the tree, with the root last.
+        For each lane, ``lanes`` has its slot, its sequence, and the tokens to feed before the tree, with the root last.
         """
         pending = bucket(max(len(tokens) for _, _, tokens in lanes))
         rows = pending + sum(level.width for level in plan.levels)
@@ -282,13 +274,8 @@ class GraphedModel(HuggingFaceRuntime):
     def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
     ) -> torch.Tensor:
-        """Run the model's own layers over tokens ``[lanes, rows]``, in the cache's open window.
-
-        Args:
-            visible: ``[lanes, rows, keys]`` mask of the keys that each row attends to.
-
-        Returns:
-            ``[lanes, rows, d]`` input of the output layer.
+        """Run the model's own layers over tokens ``[lanes, rows]``, in the cache's open window. Each row attends to the
+        keys in ``visible`` ``[lanes, rows, keys]``. Return the input ``[lanes, rows, d]`` of the output layer.
         """
         additive = partial(additive_mask, dtype=self.dtype)
         states: torch.Tensor = self._static.base_model(

@@ -24,8 +24,7 @@ from specexp.verifiers.keyed_sampling import adds_only_noise
 class LlamaCppModel(Runtime):
     """A runtime for a GGUF file. Its logits are float32 tensors on the CPU.
 
-    Args:
-        self_check: whether to compare a tree pass with passes over its branches; raises LlamaCppError if they differ.
+    The self-check compares a tree pass with passes over its branches; raises LlamaCppError if they differ.
 
     Example:
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
