@@ -17,12 +17,9 @@ class Cores(NamedTuple):
 
 
 def usable_cores(root: Path = Path("/")) -> Cores:
-    """Return the smallest limit on the cores of this process; at least one core.
+    """Return the smallest limit on the cores of this process, at least one. ``root`` has the folders proc and sys.
 
     A quota of 1.5 cores counts as one: with two threads, one would be stopped while the other waits for it.
-
-    Args:
-        root: Folder with ``proc`` and ``sys``.
     """
     own = os.cpu_count() or 1
     found = [Cores(own, "the number of cores of this machine")]

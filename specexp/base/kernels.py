@@ -63,9 +63,7 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """Return one of this package's C++ libraries, compiling it if it is not in the cache.
 
     The name of the cached file contains a hash of all C++ files in the source's folder, flags, compiler and processor.
-
-    Args:
-        flags: compiler flags that follow :data:`FLAGS`.
+    The ``flags`` follow :data:`FLAGS`.
 
     Raises:
         CannotCompileError: there is no C++ compiler, compilation fails, the library is damaged, or another user could

@@ -51,10 +51,6 @@ class Sequoia(StaticTree):
         draft_ms: milliseconds per draft pass; a tree takes one pass per level.
         buckets: whether a pass takes the time of the next larger pair, as if passes are padded to fixed sizes.
 
-    Attributes:
-        expected_tokens_per_step: estimate from the acceptance vector, including the bonus token; None for a growmap.
-        predicted_speedup: speedup over plain decoding, predicted from the given times; None without times.
-
     Raises:
         ValueError: ``acceptance`` and ``growmap`` are both given or both missing; the vector's probabilities do not sum
             to 1 within 0.001, or accept no child; only one of the times is given, or one is invalid; or a growmap is
@@ -84,8 +80,9 @@ class Sequoia(StaticTree):
             raise ValueError(f"Sequoia must have exactly one of acceptance and growmap, got {given}")
         if (target_ms is None) != (draft_ms is None):
             raise ValueError("Sequoia must have both target_ms and draft_ms, or neither, got one of them")
+        # estimated from the acceptance vector, with the bonus token; None for a growmap
         self.expected_tokens_per_step: float | None = None
-        self.predicted_speedup: float | None = None
+        self.predicted_speedup: float | None = None  # over plain decoding, by the given times; None without times
         if growmap is not None:
             if any(limit is not None for limit in (max_depth, max_width, target_ms)):
                 raise ValueError(

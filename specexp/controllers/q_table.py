@@ -77,10 +77,8 @@ class QTable:
         return CONTINUE if continued >= stopped else STOP
 
     def learn(self, row: int, action: int, target: float, alpha: float, averaged: bool) -> float:
-        """Move a value toward a target, and return how much it changed.
-
-        Args:
-            averaged: whether to average the first visits and so discard the initial value; False as published (eq. 5).
+        """Move a value toward a target, and return how much it changed. If ``averaged``, the first visits are averaged,
+        which discards the initial value; as published (eq. 5), they are not.
         """
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1

@@ -27,8 +27,7 @@ _SURE = 1e-4  # clips probabilities before taking their log-odds
 class AcceptanceHead:
     """Predicts whether a whole path is accepted, by adding a small network's output to the draft's own log-odds.
 
-    Args:
-        rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
+    In the loss, a rejected path has ``rejection_weight`` times the weight of an accepted one.
     """
 
     rate = 0.05  # Adagrad's learning rate

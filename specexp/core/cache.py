@@ -188,12 +188,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """A KV cache with one slot per sequence. It starts with one slot, which has no rows.
-
-    Attributes:
-        storage: ``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer.
-            :meth:`reserve` replaces it.
-    """
+    """A KV cache with one slot per sequence. It starts with one slot, which has no rows."""
 
     layer_type: ClassVar[type[SlotLayer]] = SlotLayer
 
@@ -203,6 +198,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
+        # the keys, then the values of each layer; `reserve` replaces it
         self.storage = torch.zeros(self._shape(slots=1, capacity=0), dtype=dtype, device=device)
         self.lengths = [0]
         self.uncommitted = [0]  # rows of growing trees; the next pass writes after them

@@ -168,10 +168,8 @@ class MedusaHeads(nn.Module):
 
 
 class MtpLayer(_PlainStates):
-    """The first layer of a transformers ``MtpModel``, run over the rows of a tree.
-
-    Args:
-        model: an ``MtpModel`` with the target's embeddings and rotary position embeddings.
+    """The first layer of a transformers ``MtpModel``, run over the rows of a tree. The model has the target's
+    embeddings and rotary position embeddings.
     """
 
     def __init__(self, model: Any) -> None:

@@ -27,9 +27,6 @@ class SuffixIndex:
     A state represents all runs that end at the same places. Its link leads to its longest suffix that also occurs
     elsewhere. A text is identified by the state of its whole content; state ``0`` is the empty text.
 
-    Attributes:
-        clock: number of tokens added.
-
     Example:
         >>> index = SuffixIndex()
         >>> place = 0
@@ -45,7 +42,7 @@ class SuffixIndex:
         self._length = [0]
         self._count = [0]  # occurrences of each state's runs
         self._newest = [0]  # clock at each state's last occurrence
-        self.clock = 0
+        self.clock = 0  # number of tokens added
 
     def add(self, place: int, token: int) -> int:
         """Append a token to a text, and return the state of the extended text."""

@@ -50,10 +50,6 @@ class TokenRecycling(TokenDrafter):
             plus the noise that the target adds at that position. The output is unchanged, but more drafts are accepted,
             since this noise is known before the target pass. This is our addition to the paper.
 
-    Attributes:
-        matrix: ``[V, k]`` int32 candidates after each token, best first, padded with ``NO_CANDIDATE``; 0 rows until the
-            vocabulary is known.
-
     Raises:
         ValueError: only one of ``matrix`` and ``state="preloaded"`` is given, or the matrix has the wrong type or
             number of columns; or ``coupled`` is combined with ``preloaded`` (a matrix has no logits).
@@ -88,7 +84,7 @@ class TokenRecycling(TokenDrafter):
         self.initialisation = initialisation
         self.prefill_update = self.wants_prefill_logits = prefill_update
         self.state = state
-        self.matrix = np.empty((0, k), dtype=np.int32)
+        self.matrix = np.empty((0, k), dtype=np.int32)  # no rows until the vocabulary is known
         self._initial = self.matrix
         self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:

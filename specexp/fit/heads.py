@@ -197,7 +197,6 @@ class MedusaTraining(HeadTraining):
     """Trains Medusa's heads together, with the target frozen (Cai et al. 2024, section 2.2.1).
 
     Args:
-        target: The target, as given in ``pair.target``.
         heads: Number of heads; head i predicts the token i + 2 positions ahead.
         blocks: Number of residual blocks in each head.
         decay: Ratio of each head's loss weight to the previous head's.
@@ -236,7 +235,6 @@ class EagleTraining(HeadTraining):
     therefore replaced with predictions, in several rounds. The original EAGLE adds noise to the states instead.
 
     Args:
-        target: The target, as given in ``pair.target``.
         heads: Number of attention heads.
         inner: Width of the feed-forward layer.
         regression: Weight of the distance between states; the divergence between distributions has weight 1.
@@ -293,7 +291,6 @@ class Eagle3Training(HeadTraining):
     frozen. `export` writes the published layout, which the drafter ``Eagle3`` and engines can load.
 
     Args:
-        target: The target, as given in ``pair.target``.
         layers: Indices of the target's hidden states that the head uses; by default 2, N/2 and N - 3 for N layers.
         steps: Number of draft steps per row in training.
         decay: Ratio of each step's loss weight to the previous step's.

@@ -119,10 +119,8 @@ class Branches:
         return branches
 
     def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
-        """Add rows, given their parents; ``-1`` means the last committed token.
-
-        Returns:
-            Pairs of a new branch and the earlier row that it splits off from.
+        """Add rows, given their parents; ``-1`` means the last committed token. Return pairs of a new branch and the
+        earlier row that it splits off from.
         """
         before, parted = len(self.parents), []
         open_at = {row: branch for branch, row in enumerate(self.tips)}
@@ -338,10 +336,8 @@ class LlamaCache(Slots):
             self.make_room(needed + needed // 2)
 
     def pass_over(self, lanes: Sequence[LaneRows], with_logits: bool) -> int:
-        """Run the model over the ``n`` rows of one or more slots.
-
-        Returns:
-            Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without logits.
+        """Run the model over the ``n`` rows of some slots. Return the address of ``[n, V]`` float32 logits, valid until
+        the next pass; 0 without logits.
         """
         batch = self._batch = self._batch.fill(lanes, with_logits)
         if (threads := torch.get_num_threads()) != self._threads:  # it may have changed

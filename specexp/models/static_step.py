@@ -149,11 +149,7 @@ class Step(ABC):
 
 
 class TreeStep(Step):
-    """One pass per lane, over a tree or over new rows of a growing tree.
-
-    Args:
-        choice: the results to compute for ``verifier``. If None, compute only logits.
-    """
+    """One pass per lane, over a tree or new rows of a growing tree. Without ``choice``, it computes only logits."""
 
     def __init__(
         self,

@@ -41,9 +41,7 @@ class Payoff(NamedTuple):
 
 def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff:
     """Return the size and speedup of the best chain, or best tree of up to 32 nodes (0 nodes and 1.0 if none pays off).
-
-    Args:
-        acceptance: probability that the drafter's first candidate is accepted after an accepted token.
+    ``acceptance`` is the probability that the first candidate is accepted after an accepted token.
     """
     # candidates are ranked, so none is more likely than the first
     later = () if chain else tuple(min(acceptance, (1 - acceptance) * share) for share in LATER)
