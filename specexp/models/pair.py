@@ -184,26 +184,22 @@ def _blamed(argument: str, subject: str = "") -> Iterator[None]:
         raise PairError(argument, f"{subject}: {why}" if subject else why) from error
 
 
+@dataclass
 class _Files:
     """The files of a target or a draft. Errors name ``role``, the argument of :func:`load_pair`."""
 
-    def __init__(
-        self,
-        role: str,
-        source: str,
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        attn_implementation: str = "sdpa",
-        origin: str | None = None,
-    ) -> None:
-        self._origin = Path(origin) if origin is not None and is_unpacked(source) else None
-        self.role = role
-        self.source = source
-        self.name = f"{role} {source!r}"
-        self._dtype = dtype
-        self._device = device
-        self._attention = attn_implementation
-        self._options = {"trust_remote_code": False, "local_files_only": check_reachable(role, source)}
+    role: str
+    source: str
+    dtype: torch.dtype | None = None
+    device: str = "cpu"
+    attention: str = "sdpa"
+    origin: str | None = None
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.role} {self.source!r}"
+        self._unpacked_from = Path(self.origin) if self.origin is not None and is_unpacked(self.source) else None
+        offline = check_reachable(self.role, self.source)
+        self._options = {"trust_remote_code": False, "local_files_only": offline}
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -246,18 +242,18 @@ class _Files:
 
         with _blamed(self.role, f"{self.name} cannot be loaded"), torch.device("meta"):
             kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(self.config), None)
-            if self._attention == "sdpa" and kind is not None and not kind._supports_sdpa:
+            if self.attention == "sdpa" and kind is not None and not kind._supports_sdpa:
                 name = self.config.get_text_config().model_type
                 tell_once(f"{self.name} runs with attn_implementation eager, as the {name} model needs")
-                self._attention = "eager"  # it has soft caps or attention sinks, for example
+                self.attention = "eager"  # it has soft caps or attention sinks, for example
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 self.config,
-                dtype=self._dtype,
-                attn_implementation=self._attention,
+                dtype=self.dtype,
+                attn_implementation=self.attention,
                 trust_remote_code=False,
             )
             check_causal(model)
-        model.gguf_file = self._origin
+        model.gguf_file = self._unpacked_from
         return model.eval()
 
     def load(self, target: PreTrainedModel | None = None, **placed: Any) -> PreTrainedModel:
@@ -269,10 +265,10 @@ class _Files:
             return self._mapped
         with _blamed(self.role, f"{self.name} cannot be loaded"):
             if is_packed(self.source):
-                return load_packed(self.source, self._dtype, self._attention, target).to(self._device)
+                return load_packed(self.source, self.dtype, self.attention, target).to(self.device)
             loaded = self._read(**placed)
-            model: PreTrainedModel = (loaded if placed else loaded.to(self._device)).eval()
-            model.gguf_file = self._origin
+            model: PreTrainedModel = (loaded if placed else loaded.to(self.device)).eval()
+            model.gguf_file = self._unpacked_from
         return model
 
     def check_tensors(self) -> None:
@@ -297,8 +293,8 @@ class _Files:
             self.source,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # the error below names them
-            dtype=self._dtype,
-            attn_implementation=self._attention,
+            dtype=self.dtype,
+            attn_implementation=self.attention,
             use_safetensors=True,
             **self._options,
             **placed,
@@ -312,9 +308,9 @@ class _Files:
         from specexp.models.llama_file import LlamaFile
 
         with _blamed(self.role, f"{self.name} cannot be loaded"):
-            cache: Any = str(self._dtype).removeprefix("torch.")
-            exact = self._attention == "eager" or cache == "float32"  # flash attention rounds to float16
-            return LlamaCppModel(LlamaFile(self.source, cache, flash_attention=not exact, device=self._device))
+            cache: Any = str(self.dtype).removeprefix("torch.")
+            exact = self.attention == "eager" or cache == "float32"  # flash attention rounds to float16
+            return LlamaCppModel(LlamaFile(self.source, cache, flash_attention=not exact, device=self.device))
 
 
 def _placement(
