@@ -13,13 +13,7 @@ from specexp.core.language_model import is_spread
 
 NARROWEST = 16
 """Hidden sizes, head sizes and rotated numbers must be multiples of this, twice the shortest vector length."""
-_STEADY_ROTATIONS = (
-    "default",
-    "linear",
-    "llama3",
-    "yarn",
-    "longrope",
-)  # longrope: up to its original context
+_STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn", "longrope")  # longrope: up to its original context
 _ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 
 
@@ -67,14 +61,7 @@ FAMILIES = {
 }
 """The supported families, by the names of their classes in transformers."""
 _FIELDS = {
-    *(
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "head_dim",
-    ),
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"),
     *("num_key_value_heads", "hidden_act", "hidden_activation", "max_position_embeddings", "rms_norm_eps"),
     *("rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings"),
     # without influence on inference
@@ -158,13 +145,8 @@ def rotations_of(model: PreTrainedModel) -> dict[str | None, tuple[torch.Tensor,
     rotary = model.model.rotary_emb
     if hasattr(rotary, "original_inv_freq"):
         return {None: (rotary.original_inv_freq, float(rotary.attention_scaling))}
-    return {
-        kind: (
-            getattr(rotary, f"{kind}_original_inv_freq"),
-            float(getattr(rotary, f"{kind}_attention_scaling")),
-        )
-        for kind in rotary.rope_type
-    }
+    scales = {kind: float(getattr(rotary, f"{kind}_attention_scaling")) for kind in rotary.rope_type}
+    return {kind: (getattr(rotary, f"{kind}_original_inv_freq"), scale) for kind, scale in scales.items()}
 
 
 def head_dim_of(model: PreTrainedModel) -> int:
