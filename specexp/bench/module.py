@@ -23,13 +23,8 @@ from specexp.tracking.names import PLAIN
 class EvaluationModule(LightningModule):
     """Runs :func:`~specexp.bench.measuring.records_by_prompt` as a test, and logs speedups over plain decoding.
 
-    Arms are not submodules, so the ``state_dict`` is empty.
-
-    Args:
-        arms: Arms with distinct names, including plain decoding.
-        records_path: JSONL file to which records are appended after every prompt.
-        orders: All prompts in the arm's own order, keyed by arm name. Other arms use the test's order.
-        analyses: Observers of every step of our arms after the warm-up.
+    Arms are not submodules, so the ``state_dict`` is empty. After every prompt, records are appended to the JSONL file
+    ``records_path``. The other arguments are as in that function.
     """
 
     def __init__(

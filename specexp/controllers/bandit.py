@@ -33,12 +33,8 @@ class RatioArms:
     - ``thompson``: a normal random number with standard deviation ``exploration * sd / sqrt(arm_plays)``, keyed by
       position. The index is then a draw from the posterior of the mean.
 
-    ``sd`` is the standard deviation of the arm's worth, pooled with that of all arms while the arm has few plays.
-
-    Args:
-        policy: the exploration term, as above.
-        exploration: strength of exploration; 0 always plays the best arm so far.
-        window: effective number of remembered plays; older plays lose weight.
+    ``sd`` is the standard deviation of the arm's worth, pooled with that of all arms while the arm has few plays. The
+    arguments are those of :class:`Bandit`.
     """
 
     def __init__(self, count: int, policy: Policy, exploration: float, window: int) -> None:

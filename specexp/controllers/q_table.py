@@ -24,13 +24,8 @@ class QTable:
 
     There is one block of rows for every combination of the extra signals' bins. A block's first row is the state before
     anything is drafted. Its other rows are all pairs of a cost bin and a confidence bin, sorted by cost first. A value
-    on an edge belongs to the upper bin.
-
-    Args:
-        cost_bins: bin edges for the number of draft passes.
-        confidence_bins: bin edges for the product of confidences.
-        signal_bins: bin edges for each extra signal, keyed by name.
-        continue_bias: initial value of CONTINUE; STOP starts at 0.
+    on an edge belongs to the upper bin. The arguments are as in :class:`~specexp.controllers.QLearning`, with the edges
+    for each extra signal by its name.
 
     Raises:
         ValueError: bin edges do not increase, or there are too many states.

@@ -204,12 +204,10 @@ class Eagle3Network(HeadNetwork):
         """Return ``[..., m, H]`` states, from which :meth:`logits` predicts the tokens after the given ones.
 
         Args:
-            embedded: ``[..., m, H]`` embeddings of tokens.
+            embedded: ``[..., m, H]`` embeddings of tokens. This and the last two arguments are as in
+                :class:`~specexp.drafters.networks.EagleHead`.
             inputs: ``[..., m, H]`` inputs for the preceding positions, from :meth:`fuse_states` or :meth:`again`.
             positions: ``[m]`` indices of these positions.
-            visible: ``[m, n + m]`` mask, true where a row attends to a column (``n`` cached rows, then the new ones).
-                None means causal attention if nothing is cached, or else full attention for a single new row.
-            cache: keys and values of earlier rows, to which those of the new rows are appended.
         """
         x, turn = inputs, self._rotation.turn(positions, inputs)
         for layer in self.layers:

@@ -322,11 +322,7 @@ class GraphedModel(HuggingFaceRuntime):
 
 
 def check_once(device: torch.device) -> None:
-    """Run :func:`check_device`, unless it has already passed with this device, driver and libraries.
-
-    Raises:
-        CannotRunError: captured passes do not work on this machine.
-    """
+    """Run :func:`check_device`, unless it has already passed with this device, driver and libraries."""
     driver = Path("/proc/driver/nvidia/version")  # torch does not expose the driver version
     versions = [
         str(torch.cuda.get_device_properties(device)),
