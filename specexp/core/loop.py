@@ -315,19 +315,15 @@ class Lane:
             logits = masked(self.context.constraint, self.tree, logits)
             target = None if on_host(logits) else self._chosen(logits)
         if target is None:
-            verdict = self._verify(logits)
+            if logits.numel():  # a recording has no logits
+                check_logits(logits, "target", self.context)
+            verdict = self.verifier.verify(self.context, self.tree, logits)
         else:
             check_best(target.scores, "target", self.context)
             tokens = target.tokens.tolist()
             verdict = follow(self.tree, partial(allowed_after, self.context.constraint, self.tree, tokens, logits))
         self.result.seconds["verify"] += perf_counter() - started
         return verdict, None if target is None else target.top
-
-    def _verify(self, logits: torch.Tensor) -> Verdict:
-        """Verify the draft from the logits. The verifier copies what it needs from the device."""
-        if logits.numel():  # a recording has no logits
-            check_logits(logits, "target", self.context)
-        return self.verifier.verify(self.context, self.tree, logits)
 
     def _chosen(self, logits: torch.Tensor) -> TargetTokens | None:
         """Choose the tokens on the device and copy them in one transfer; return None if the verifier has no scores."""
