@@ -96,9 +96,12 @@ class PhraseStore:
         uses = self._uses.get(key)
         if uses is None:
             return
-        self._leave(key, uses)
-        if uses == self._fewest and uses not in self._used:
-            self._fewest = uses + 1
+        equals = self._used[uses]
+        del equals[key]
+        if not equals:
+            del self._used[uses]
+            if uses == self._fewest:
+                self._fewest = uses + 1
         self._count(key, uses + 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,12 +183,6 @@ class PhraseStore:
         if not self._used[self._fewest]:
             del self._used[self._fewest]  # the key that is inserted next has the fewest uses
         del self._phrases[key], self._uses[key]
-
-    def _leave(self, key: int, uses: int) -> None:
-        equals = self._used[uses]
-        del equals[key]
-        if not equals:
-            del self._used[uses]
 
     def _count(self, key: int, uses: int) -> None:
         self._uses[key] = uses
