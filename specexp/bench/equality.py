@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from math import frexp
 from statistics import median
 from time import perf_counter
@@ -17,6 +16,7 @@ import psutil
 from specexp.base.messages import counted, type_and_line
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.record import Difference, PromptRecord
+from specexp.core.context import common_prefix
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.outcome import Outcome
 from specexp.data import Prompt
@@ -83,8 +83,8 @@ def divergence(records: Iterable[PromptRecord]) -> str | None:
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
     """Return the index of the first token at which two outputs differ, or None if they are equal."""
-    pairs = enumerate(zip_longest(tokens, reference))
-    return next((index for index, (token, expected) in pairs if token != expected), None)
+    index = common_prefix(tokens, reference)
+    return None if index == len(tokens) == len(reference) else index
 
 
 def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
