@@ -67,22 +67,22 @@ def structures(kernels: ctypes.CDLL) -> Any:
     """
     made = SimpleNamespace()
     kinds: dict[str, Any] = {"P": ctypes.c_void_p, "f": ctypes.c_float, "q": ctypes.c_int64}
-    known: list[Field] = []
+    known: list[tuple[str, Any]] = []
+    places: list[int] = []
     listed = ctypes.cast(kernels.fields, ctypes.POINTER(Field))
     for one in takewhile(lambda one: one.structure, map(listed.__getitem__, count())):  # the last is empty
+        places.append(one.place)
         if one.name is not None:
-            known.append(one)
+            known.append((one.name.decode(), kinds[chr(one.type)]))
             continue
         name = one.structure.decode()
-        kind: Any = type(
-            name, (ctypes.Structure,), {"_fields_": [(f.name.decode(), kinds[chr(f.type)]) for f in known]}
-        )
-        places = [getattr(kind, f.name.decode()).offset for f in known] + [ctypes.sizeof(kind)]
-        if places != [f.place for f in (*known, one)]:
+        kind: Any = type(name, (ctypes.Structure,), {"_fields_": known})
+        if places != [*(getattr(kind, field).offset for field, _ in known), ctypes.sizeof(kind)]:
             raise CannotCompileError(f"interface.cpp must list all fields of the structure {name} in order")
         setattr(made, name, kind)
-        kinds.setdefault("M", kind)
+        kinds.setdefault("M", kind)  # matrices come first
         known = []
+        places = []
     return made
 
 
