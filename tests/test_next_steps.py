@@ -79,11 +79,7 @@ def test_nothing_is_served_if_nothing_is_faster(here, study_model):
 
 
 @pytest.mark.slow
-def test_a_faster_winner_can_be_proved_and_served(
-    typed,
-    monkeypatch,
-    study_model,
-):
+def test_a_faster_winner_can_be_proved_and_served(typed, monkeypatch, study_model):
     from specexp.sweep import conclusion
 
     pages, publish = [], conclusion.publish

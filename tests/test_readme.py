@@ -194,8 +194,7 @@ def test_ci_runs_the_install_commands_of_the_pages() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "section",
-    [pytest.param(name, marks=() if name.startswith("README") else pytest.mark.slow) for name in RUN],
+    "section", [pytest.param(name, marks=() if name.startswith("README") else pytest.mark.slow) for name in RUN]
 )
 def test_the_commands_of_a_section_work(section: str, folder: Path, stand_ins: dict[str, list[str]]) -> None:
     run(section, folder, stand_ins)

@@ -47,24 +47,9 @@ DYSPEC = DySpecThreshold()
 @pytest.mark.parametrize(
     ("drafter", "builders", "controller", "message"),
     [
-        (
-            PromptLookup(),
-            [Chain(2), SpecInfer([1])],
-            None,
-            "SpecInfer draws its candidates, but PromptLookup has no",
-        ),
-        (
-            TokenRecycling(k=8),
-            [Chain(2), Choice([KConfig([9])])],
-            None,
-            "KConfig asks for 9 candidates a node",
-        ),
-        (
-            DraftModel(),
-            [DYSPEC, Chain(2)],
-            ThresholdTracker(),
-            "plans a threshold, but Choice does not take one",
-        ),
+        (PromptLookup(), [Chain(2), SpecInfer([1])], None, "SpecInfer draws its candidates, but PromptLookup has no"),
+        (TokenRecycling(k=8), [Chain(2), Choice([KConfig([9])])], None, "KConfig asks for 9 candidates a node"),
+        (DraftModel(), [DYSPEC, Chain(2)], ThresholdTracker(), "plans a threshold, but Choice does not take one"),
     ],
 )
 def test_each_of_them_must_fit_the_other_parts(drafter, builders, controller, message):

@@ -16,8 +16,7 @@ from specexp.testing.fakes import DistributionDrafter, result_of
 pytestmark = pytest.mark.unit
 
 TestDrawnStaticTree = contract_of(
-    DrawingTreeBuilderContract,
-    lambda: StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn"),
+    DrawingTreeBuilderContract, lambda: StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn")
 )
 TestDrawnChain = contract_of(DrawingTreeBuilderContract, lambda: Chain(4, candidates="drawn"))
 TestKConfig = contract_of(TreeBuilderContract, lambda: KConfig([3, 2, 1]))

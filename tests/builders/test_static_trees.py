@@ -22,8 +22,7 @@ TestChain = contract_of(TreeBuilderContract, lambda: Chain(5))
 TestTokenRecyclingTree = contract_of(TreeBuilderContract, lambda: TokenRecyclingTree())
 TestParametricTree = contract_of(TreeBuilderContract, lambda: ParametricTree(nodes=20, depth=5))
 TestFittedTree = contract_of(
-    TreeBuilderContract,
-    lambda: FittedTree({(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 8}, nodes=4),
+    TreeBuilderContract, lambda: FittedTree({(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 8}, nodes=4)
 )
 
 

@@ -89,10 +89,7 @@ def test_a_draft_model_needs_its_milliseconds_in_a_latency_profile(write):
     [
         ("name: x", "target_ms of latency profile 'x' must hold milliseconds above 0"),
         ("target_ms: {1: 5}", "latency: a latency profile needs a name"),
-        (
-            "name: x, target_ms: {1: 5}, overheads: {plain: {steps_ms: 1}}",
-            "'latency.overheads.plain.step_ms'",
-        ),
+        ("name: x, target_ms: {1: 5}, overheads: {plain: {steps_ms: 1}}", "'latency.overheads.plain.step_ms'"),
         ("name: x, target_ms: {2: 5}", "must have an entry for 1 token"),
         ("name: x, target_ms: {0: 5, 1: 6}", "latency.target_ms.0 must be >= 1, got 0"),
         ("name: x, target_ms: {1: 0}", "must hold milliseconds above 0"),

@@ -93,10 +93,7 @@ def test_values_of_the_annotated_type_are_read(given, read_as):
         ({"costs": {1: "5"}}, "part.costs.1 must be a number, got '5'"),
         ({"paths": [[0], ["0"]]}, "part.paths.1.0 must be an integer, got '0'"),
         ({"mode": "frist"}, "part.mode must be 'first', 'last' or 3, got 'frist'; did you mean 'first'?"),
-        (
-            {"shape": {"type": "fixd", "size": 1}},
-            "part.shape.type must be one of 'fixed', 'growing', got 'fixd'",
-        ),
+        ({"shape": {"type": "fixd", "size": 1}}, "part.shape.type must be one of 'fixed', 'growing', got 'fixd'"),
         ({"shape": {"size": 1}}, "part.shape.type is missing"),
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size must be >= 1, got 0"),
     ],

@@ -6,14 +6,7 @@ import torch
 from helpers.contracts import contract_of
 
 from specexp.builders import Chain, Choice
-from specexp.controllers import (
-    Bandit,
-    ConfidenceThreshold,
-    Fixed,
-    Heuristic,
-    RuleBandit,
-    ThresholdTracker,
-)
+from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, RuleBandit, ThresholdTracker
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.loop import Decoder
@@ -115,14 +108,8 @@ def test_more_arms_than_builders_are_refused():
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (
-            Bandit("depths", [1, 3]).state_dict(),
-            r"must be of a Bandit over depths \[1, 2\], got depths \[1, 3\]",
-        ),
-        (
-            {**Bandit("depths", [1, 2]).state_dict(), "sums": [[1.0], [1.0]]},
-            "6 sums for each of 2 values",
-        ),
+        (Bandit("depths", [1, 3]).state_dict(), r"must be of a Bandit over depths \[1, 2\], got depths \[1, 3\]"),
+        ({**Bandit("depths", [1, 2]).state_dict(), "sums": [[1.0], [1.0]]}, "6 sums for each of 2 values"),
     ],
 )
 def test_a_state_of_other_values_is_refused(state, message):
@@ -136,8 +123,7 @@ def rules():
 
 TestByGoodput = contract_of(ControllerContract, lambda: RuleBandit(rules()))
 TestByAcceptance = contract_of(
-    ControllerContract,
-    lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold"),
+    ControllerContract, lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold")
 )
 TestOverOneThatLearns = contract_of(
     ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(max_depth=3)], reward="acceptance")

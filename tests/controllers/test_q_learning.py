@@ -31,8 +31,7 @@ TestQLearningThatMeasures = contract_of(ControllerContract, lambda: QLearning(ca
 
 
 TestQLearningWithSignals = contract_of(
-    ControllerContract,
-    lambda: QLearning(["acceptance", "cache_hits", "cost_slope"], reward="goodput", draft_cost=0.14),
+    ControllerContract, lambda: QLearning(["acceptance", "cache_hits", "cost_slope"], reward="goodput", draft_cost=0.14)
 )
 
 
@@ -335,11 +334,7 @@ def test_a_preloaded_table_starts_every_prompt(tmp_path):
     [
         ({"cost_bins": [1, 2]}, {}, r"must have cost_bins \[1.0, 2.0\] as configured, got \[2.0, "),
         ({"signals": ["acceptance"]}, {}, r"signal_bins \{'acceptance': .* got \{\}"),
-        (
-            {},
-            {"q": np.zeros((4, 3))},
-            r"q of the Q-table must be \[states, actions\] \[89, 2\], got \[4, 3\]",
-        ),
+        ({}, {"q": np.zeros((4, 3))}, r"q of the Q-table must be \[states, actions\] \[89, 2\], got \[4, 3\]"),
         ({}, {"q": np.full((89, 2), np.inf)}, "q of the Q-table must be finite"),
         ({}, {"bins": {"actions": ["GO", "STOP"]}}, r"must have actions .* got \['GO', 'STOP'\]"),
         ({}, {"steps": None}, "the state must be of a QLearning"),
@@ -355,12 +350,7 @@ def test_random_decisions_are_counted():
     """With epsilon 1 by decision every decision is random; by step as well; after warm-up none is."""
     for exploration in ("decision", "step"):
         controller = QLearning(
-            draft_cost=0.14,
-            exploration=exploration,
-            epsilon=1.0,
-            epsilon_decay=0.01,
-            epsilon_min=0.0,
-            warm_up=20,
+            draft_cost=0.14, exploration=exploration, epsilon=1.0, epsilon_decay=0.01, epsilon_min=0.0, warm_up=20
         )
         context = Context([1, 2])
         for _ in range(21):

@@ -17,8 +17,7 @@ from specexp.verifiers import RejectionSampling
 TestBudget = contract_of(ControllerContract, lambda: ThresholdTracker(budget=8))
 TestGoodput = contract_of(ControllerContract, lambda: ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5))
 TestColdGoodput = contract_of(
-    ControllerContract,
-    lambda: ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2),
+    ControllerContract, lambda: ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2)
 )
 
 

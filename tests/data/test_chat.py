@@ -40,10 +40,7 @@ TOOLS = (
         ({"role": "user", "content": 3}, "0.content must be a text, got 3"),
         ({**USER, "images": ["aGk="]}, r"0.images is not supported, got \['aGk='\]; leave it out"),
         ({"role": "assistant", "content": "", "audio": {"id": "a{}"}}, "0.audio is not supported"),
-        (
-            {"role": "assistant", "content": "", "function_call": {"name": "f"}},
-            "0.function_call is not supported",
-        ),
+        ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "0.function_call is not supported"),
         ({**USER, "images": [], "audio": None}, None),
     ],
 )

@@ -339,10 +339,7 @@ BODY = "{% for m in messages %}{{ m.content }}{% endfor %}"
     [
         (BODY, ""),
         ("{{ strftime_now('%Y-%m-%d') }}" + BODY, "prints the time"),
-        (
-            "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + BODY,
-            "prints the time",
-        ),
+        ("{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + BODY, "prints the time"),
         ("{{ range(100000) | list | random }}" + BODY, "differently each time"),
         ("{{ raise_exception('no') }}", ""),
     ],

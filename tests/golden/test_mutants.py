@@ -77,11 +77,7 @@ def run(package: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[st
     command += ["-o", f"pythonpath={TESTS}"]
     files = [str(TESTS / test) for test in tests]
     return subprocess.run(
-        [*command, "--timeout", "120", *files],
-        env=environment,
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
+        [*command, "--timeout", "120", *files], env=environment, cwd=TESTS.parent, capture_output=True, text=True
     )
 
 

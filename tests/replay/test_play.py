@@ -334,10 +334,7 @@ def test_a_part_is_graded_by_its_declarations():
 @pytest.mark.parametrize(
     ("assess", "sentence"),
     [
-        (
-            lambda: static_shape(Parts(RunsItsModel(), Chain(1))),
-            "runs its draft model without a scoring and source",
-        ),
+        (lambda: static_shape(Parts(RunsItsModel(), Chain(1))), "runs its draft model without a scoring and source"),
         (lambda: grade(verifier=Highest()), "output of Highest may depend on the drafts"),
     ],
 )

@@ -161,10 +161,7 @@ def test_a_loaded_turn_equals_the_saved_one(folder, recording):
         ('{"schema_version": 99}', "must have schema_version 1, got 99.*record it"),
         ('{"schema_version": 1}', "must have noise_version 2, got 1.*record it"),
         ({"made_of": 5}, r"is damaged \(made_of: Input should be a valid dictionary\); record it"),
-        (
-            {"files": {"turns.parquet": {"bytes": 1}}},
-            r"is damaged \(files.turns.parquet.sha256: Field required",
-        ),
+        ({"files": {"turns.parquet": {"bytes": 1}}}, r"is damaged \(files.turns.parquet.sha256: Field required"),
     ],
 )
 def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
@@ -179,12 +176,7 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
 @pytest.mark.parametrize(
     ("section", "key", "value", "sentence"),
     [
-        (
-            "tokenizer",
-            "vocabulary_size",
-            7,
-            "another tokenizer (vocabulary_size 12, and the configured one has 7)",
-        ),
+        ("tokenizer", "vocabulary_size", 7, "another tokenizer (vocabulary_size 12, and the configured one has 7)"),
         ("target", "weights_sha256", "d" * 64, "another target (weights_sha256 bbbbbbbbbbbb..., and the"),
         ("draft", "dtype", "bfloat16", "another draft (dtype float32, and the configured one has bfloat16)"),
     ],

@@ -6,16 +6,7 @@ from random import Random
 
 import pytest
 from helpers.pauses import Pause
-from helpers.toy_schedules import (
-    PARTS,
-    POLICIES,
-    VERIFIERS,
-    PausingTarget,
-    expected,
-    first_token,
-    jobs_of,
-    pausing,
-)
+from helpers.toy_schedules import PARTS, POLICIES, VERIFIERS, PausingTarget, expected, first_token, jobs_of, pausing
 
 from specexp.scheduling import Batched, Scheduled
 from specexp.verify.toy import LIVE
@@ -61,8 +52,7 @@ def test_every_batch_gives_the_tokens_of_plain_decoding(n):
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(
-    "family",
-    [pytest.param(family, marks=pytest.mark.slow if family >= 4 else []) for family in range(FAMILIES)],
+    "family", [pytest.param(family, marks=pytest.mark.slow if family >= 4 else []) for family in range(FAMILIES)]
 )
 def test_random_schedules_give_the_tokens_of_plain_decoding_and_none_hangs(family):
     generator = Random(family)

@@ -154,10 +154,7 @@ def test_a_server_that_ignores_the_field_is_not_compared_with_itself(counters, s
         (["--endpoint", "{url}"], "--plain must be another server of the same model"),
         (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body must be a JSON object, got 'off'"),
         (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body must be a JSON object, got '[1]'"),
-        (
-            ["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF],
-            "127.0.0.1:9/v1/models: the connection failed",
-        ),
+        (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models: the connection failed"),
         (["--endpoint", "{broken}", "--plain-body", OFF], "status 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: set --model to"),
         (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens must be an integer >= 1, got '0'"),

@@ -36,9 +36,7 @@ def test_planted_costs_are_found_by_the_clients_clock(explain, monkeypatch, tmp_
     """Each piece arrives when the server planned to send it, as on an idle machine."""
     take = openai_client._take
     monkeypatch.setattr(
-        openai_client,
-        "_take",
-        lambda found, content, at: take(found, content, content.get("planned_ms", 0) / 1e3),
+        openai_client, "_take", lambda found, content, at: take(found, content, content.get("planned_ms", 0) / 1e3)
     )
     planted = ("--virtual", "--no-times", "--step", "20", "--fixed", "30", "--token", "8", "--chooses")
     found = explain(*planted)
@@ -79,14 +77,8 @@ def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None
     ("planted", "cause"),
     [
         (["--accept", "0.005"], "as by chance: the draft belongs to another target or tokenizer"),
-        (
-            ["--accept", "0.08"],
-            "rotary embeddings, a prompt template or layers that differ from its training",
-        ),
-        (
-            ["--accept", "0.7", "--chat-accept", "0.2"],
-            "the draft was trained with the template of another model",
-        ),
+        (["--accept", "0.08"], "rotary embeddings, a prompt template or layers that differ from its training"),
+        (["--accept", "0.7", "--chat-accept", "0.2"], "the draft was trained with the template of another model"),
         (["--accept", "0.7", "--limit", "3000"], "longer than the text that the draft was trained on"),
         (["--accept", "0.8", "0.1"], "the draft goes on from wrong states"),
     ],
@@ -103,14 +95,8 @@ def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
     ("costs", "cause"),
     [
         (["--step", "3", "--fixed", "3", "--token", "0.1"], "none; drafting pays at these costs"),
-        (
-            ["--step", "3", "--fixed", "20", "--token", "0.3"],
-            "most for its fixed part; it would not pay if all",
-        ),
-        (
-            ["--step", "3", "--fixed", "3", "--token", "4"],
-            "most for its drafted tokens; it would not pay if all",
-        ),
+        (["--step", "3", "--fixed", "20", "--token", "0.3"], "most for its fixed part; it would not pay if all"),
+        (["--step", "3", "--fixed", "3", "--token", "4"], "most for its drafted tokens; it would not pay if all"),
         (["--step", "3", "--fixed", "7", "--token", "0.4"], "acceptance that is too low for these costs"),
         (["--step", "3", "--fixed", "3", "--token", "1"], "the draft length; "),
     ],

@@ -13,10 +13,7 @@ from specexp.sweep.plain_seconds import PlainSeconds
 pytestmark = pytest.mark.slow
 
 
-def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast(
-    small,
-    monkeypatch,
-):
+def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast(small, monkeypatch):
     monkeypatch.setattr(PlainSeconds, "now", lambda plain, prompt_id: 1000 * plain.seconds_per_token[prompt_id])
     assert main([write(small)]) == 0
     with Path("runs/small/trials.csv").open() as file:

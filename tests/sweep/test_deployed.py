@@ -118,12 +118,7 @@ def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys)
 
 
 @pytest.mark.slow
-def test_there_is_no_best_if_nothing_is_faster(
-    study_model,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
+def test_there_is_no_best_if_nothing_is_faster(study_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     file = write(study(study_model, DEAR))

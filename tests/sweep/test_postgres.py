@@ -31,9 +31,7 @@ WORKER = Path(__file__).parents[1] / "helpers" / "database_worker.py"
 
 def start(url, folder, seconds=0.01, *host):
     return subprocess.Popen(
-        [sys.executable, str(WORKER), url, str(folder), str(seconds), *host],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, str(WORKER), url, str(folder), str(seconds), *host], stdout=subprocess.PIPE, text=True
     )
 
 

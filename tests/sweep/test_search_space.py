@@ -60,10 +60,7 @@ def nodes(**entry):
         (nodes(type="int", low=1.5, high=2), "builder.init_args.nodes.low must be an integer, got 1.5"),
         (nodes(type="int", low=3, high=2), "low must be <= high, got low 3 and high 2"),
         (nodes(type="float", low=0.0, high=2.0, log=True), "must be > 0 if log is true"),
-        (
-            nodes(type="float", low=1.0, high=2.0, log=True, step=0.1),
-            "step cannot be combined with log: true",
-        ),
+        (nodes(type="float", low=1.0, high=2.0, log=True, step=0.1), "step cannot be combined with log: true"),
         (choices("builder.init_args.nodes"), "choices must not be empty"),
         (choices("builder.init_args.nodes", {"class_path": "Chain"}), "must have a name"),
         (choices("builder.init_args.nodes", "a", "a"), "two choices are called 'a'"),
@@ -73,10 +70,7 @@ def nodes(**entry):
         (choices("method", "chain"), "must set a name and at least one of"),
         (choices("method", {"name": "nothing"}), "{'name': 'nothing'} must set a name and at least one of"),
         (choices("method", {"name": "chain", "bilder": {}}), "did you mean 'builder'"),
-        (
-            {**METHODS, **choices("builder", {"name": "a", **CHAIN})},
-            "is searched, but also set by the method 'chain'",
-        ),
+        ({**METHODS, **choices("builder", {"name": "a", **CHAIN})}, "is searched, but also set by the method 'chain'"),
     ],
 )
 def test_a_malformed_space_is_refused_in_one_sentence(space, words):
@@ -92,10 +86,7 @@ def test_a_malformed_space_is_refused_in_one_sentence(space, words):
         ({"n_trails": 3}, "did you mean 'sweep.n_trials'"),
         ({"objectives": ["spedup"]}, "did you mean 'speedup'"),
         ({"constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
-        (
-            {"constraints": {"min_nodes_per_step": 9, "max_nodes_per_step": 8}},
-            "must be <= max_nodes_per_step, got 9",
-        ),
+        ({"constraints": {"min_nodes_per_step": 9, "max_nodes_per_step": 8}}, "must be <= max_nodes_per_step, got 9"),
         ({"enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
         ({"confirm": {"best": 0}}, "sweep.confirm.best must be >= 1, got 0"),
         ({"enqueue": [{"name": "a", "method": "chian"}]}, "did you mean 'chain'"),

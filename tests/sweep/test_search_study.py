@@ -15,14 +15,7 @@ from specexp.sweep.sampler import ExploringSampler, check_sampler
 from specexp.sweep.search import PATIENCE, StudySearch
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trial_queue import queue_known
-from specexp.sweep.trials import (
-    best_line,
-    confirmable,
-    distinct_finished,
-    reason_of,
-    state_of,
-    write_trials,
-)
+from specexp.sweep.trials import best_line, confirmable, distinct_finished, reason_of, state_of, write_trials
 
 FIXED: dict[str, Any] = {"builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}}
 

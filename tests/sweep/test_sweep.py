@@ -273,10 +273,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_no_files(small, capsys):
         (["--sweep.confirm.data.offset", "2"], "is one of the search's"),
         (["--sweep.confirm.data.offset", "99"], "offset"),
         (["--data.prompts.init_args.path", "long.jsonl"], "but the target holds 160"),
-        (
-            ["--sweep", "null"],
-            "has no sweep: section, so nothing is searched; run it with python -m specexp.run",
-        ),
+        (["--sweep", "null"], "has no sweep: section, so nothing is searched; run it with python -m specexp.run"),
     ):
         assert words in refused(capsys, file, *arguments)
         assert not Path("runs").exists()
@@ -319,7 +316,5 @@ def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
         "sys.exit(str(heavy) if heavy else status)"
     )
     subprocess.run(
-        [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"],
-        check=True,
-        capture_output=True,
+        [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"], check=True, capture_output=True
     )

@@ -9,14 +9,7 @@ from optuna.trial import TrialState
 from specexp.sweep import workers
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import confirmable
-from specexp.sweep.workers import (
-    Claim,
-    SharedSearch,
-    TakenOverError,
-    Workers,
-    claim_confirmation,
-    open_confirmations,
-)
+from specexp.sweep.workers import Claim, SharedSearch, TakenOverError, Workers, claim_confirmation, open_confirmations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 

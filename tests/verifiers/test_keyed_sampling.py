@@ -42,8 +42,7 @@ def exact(settings):
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(
-    "settings",
-    [pytest.param(one, marks=[] if len(one) > 1 else pytest.mark.slow, id=str(one)) for one in SETTINGS],
+    "settings", [pytest.param(one, marks=[] if len(one) > 1 else pytest.mark.slow, id=str(one)) for one in SETTINGS]
 )
 def test_three_consecutive_tokens_have_the_targets_joint_distribution(settings):
     drafter = FakeDrafter(lambda tokens: np.argsort(LOGITS[tokens[-1]])[::-1].tolist(), max_candidates=2)

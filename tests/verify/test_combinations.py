@@ -31,15 +31,7 @@ from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, Ru
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts, check_composition
-from specexp.drafters import (
-    DraftModel,
-    Lookahead,
-    PhraseCache,
-    PromptLookup,
-    SuffixAutomaton,
-    TokenRecycling,
-    Union,
-)
+from specexp.drafters import DraftModel, Lookahead, PhraseCache, PromptLookup, SuffixAutomaton, TokenRecycling, Union
 from specexp.verifiers import (
     BlockVerification,
     Greedy,

@@ -16,13 +16,7 @@ from specexp.core.noise import place_key
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.verifiers import (
-    BlockVerification,
-    Greedy,
-    KeyedSampling,
-    RejectionSampling,
-    SampleMatch,
-)
+from specexp.verifiers import BlockVerification, Greedy, KeyedSampling, RejectionSampling, SampleMatch
 from specexp.verifiers.rejection_sampling import normalized, sample, without
 from specexp.verify.joint import BLOCKS, EqualityTest, JointTest
 from specexp.verify.statistics import LOOKS, SHARE

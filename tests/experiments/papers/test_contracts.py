@@ -133,10 +133,7 @@ def test_published_rows_are_below_their_headings_and_missing_figures_are_empty()
         ({"method": "x", "speed": 2.0}, "published.1: unknown key 'speed'; did you mean 'speedup'?"),
         ({"method": "x", "speedup": 0}, "published.1.speedup must be a number above 0, got 0"),
         ({"method": "x", "speedup": True}, "published.1.speedup must be a number above 0, got True"),
-        (
-            {"method": "x", "by length": {4: "fast"}},
-            "published.1.by length must be a number above 0, got 'fast'",
-        ),
+        ({"method": "x", "by length": {4: "fast"}}, "published.1.by length must be a number above 0, got 'fast'"),
     ],
 )
 def test_a_mistake_of_a_published_row_names_its_row_and_key(row, sentence):

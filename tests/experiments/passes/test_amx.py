@@ -18,8 +18,7 @@ def test_without_tiles_the_reason_is_printed_and_nothing_is_measured(
     monkeypatch.setattr(amx, "PARTS", ())
     amx.main(["--target", "stdlib"])
     assert re.match(
-        "bfloat16 rows are multiplied .*, because the processor has no AMX|.* in tiles",
-        capsys.readouterr().out,
+        "bfloat16 rows are multiplied .*, because the processor has no AMX|.* in tiles", capsys.readouterr().out
     )
 
 

@@ -112,11 +112,7 @@ def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():
         (["tree > 1"], 1, "agrees (1 of 1 hold)"),
         (["tree < 1"], 1, "disagrees (0 of 1 hold)"),
         (["wide > tree"], 1, "undecided (0 of 1 hold, 1 within noise)"),
-        (
-            ["tree > 1", "chain > 1", "tree < 1"],
-            1,
-            "undecided (2 of 3 hold)",
-        ),  # one of two others is not most
+        (["tree > 1", "chain > 1", "tree < 1"], 1, "undecided (2 of 3 hold)"),  # one of two others is not most
         (["tree > 1", "chain > 1", "wide > 1", "tree < 1"], 1, "agrees (3 of 4 hold)"),
         (["tree > 1", "chain > 1", "tree < 1"], 3, "disagrees (2 of 3 hold)"),  # the main clause fails
         (["wide > tree", "tree > 1", "chain > 1"], 1, "undecided (2 of 3 hold, 1 within noise)"),
@@ -133,10 +129,7 @@ def test_a_text_that_compares_no_figure_is_refused(text):
         Clause(text)
 
 
-@pytest.mark.parametrize(
-    ("effect", "state"),
-    [(1.02, "too small"), (1.5, "undecided"), (None, "undecided")],
-)
+@pytest.mark.parametrize(("effect", "state"), [(1.02, "too small"), (1.5, "undecided"), (None, "undecided")])
 def test_a_sample_that_could_not_show_the_papers_effect_is_too_small(effect, state):
     outcome = outcome_of("wide > tree", (1.03, 0.9, 1.3))
     assert outcome.smallest_effect == pytest.approx((1.3 / 0.9) ** 0.5)

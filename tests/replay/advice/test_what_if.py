@@ -137,10 +137,7 @@ BARE = {"name": "bare", "target_ms": {1: 2.0}}
             {"what_if": {"max_nodes": 4}},
             "what_if must have a device, got none: set what_if.profiles, what_if.files, or both",
         ),
-        (
-            {"what_if": {"profiles": [WIDE, BARE]}},
-            "profiles.1: latency profile 'bare' must have draft_ms, since trees",
-        ),
+        ({"what_if": {"profiles": [WIDE, BARE]}}, "profiles.1: latency profile 'bare' must have draft_ms, since trees"),
         ({"what_if": {"profiles": [WIDE, WIDE]}}, "what_if.profiles.1 is a second profile named 'wide'"),
         (
             {"what_if": {"profiles": [{"artifact": "nowhere"}]}},
@@ -151,10 +148,7 @@ BARE = {"name": "bare", "target_ms": {1: 2.0}}
             {"drafter": {"class_path": "TokenRecycling"}},
             "drafter must be DraftModel with a builder such as Chain, got TokenRecycling",
         ),
-        (
-            {"drafter": None, "builder": None},
-            "drafter must be DraftModel with a builder such as Chain, got null",
-        ),
+        ({"drafter": None, "builder": None}, "drafter must be DraftModel with a builder such as Chain, got null"),
         (
             {"generation": {"max_new_tokens": 99, "stop_at_repetition": False}},
             "record again with it, or set at most 24",

@@ -105,14 +105,8 @@ def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, fo
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        (
-            {"builder": part("DySpecGreedy", budget=6, candidates="top-k")},
-            "record with a coverage that drafts them",
-        ),
-        (
-            {"controller": part("Bandit", over="depths", values=[1, 3])},
-            "set latency to a profile to replay it",
-        ),
+        ({"builder": part("DySpecGreedy", budget=6, candidates="top-k")}, "record with a coverage that drafts them"),
+        ({"controller": part("Bandit", over="depths", values=[1, 3])}, "set latency to a profile to replay it"),
     ],
 )
 def test_a_composition_that_cannot_be_replayed_is_noted(file, folder, parts, reason):
@@ -259,19 +253,10 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        (
-            {"verifier": "helpers.lossy.Lossy"},
-            r"verifier: the output of Lossy .*record with Greedy",
-        ),
-        (
-            {"record": {"coverage": ["DySpecGreedy"]}},
-            r"coverage\.0 is a DySpecGreedy that draws its candidates",
-        ),
+        ({"verifier": "helpers.lossy.Lossy"}, r"verifier: the output of Lossy .*record with Greedy"),
+        ({"record": {"coverage": ["DySpecGreedy"]}}, r"coverage\.0 is a DySpecGreedy that draws its candidates"),
         ({"record": {"coverage": []}}, r"record\.coverage must have at least one builder"),
-        (
-            {"drafter": "TokenRecycling", "record": {"target_top_k": 3}},
-            r"target_top_k must be at least 8, since",
-        ),
+        ({"drafter": "TokenRecycling", "record": {"target_top_k": 3}}, r"target_top_k must be at least 8, since"),
         (
             {"drafter": "TokenRecycling", "record": {"coverage": ["BeamRerank"]}},
             r"record\.coverage\.0 cannot be combined with the drafter: .*gives none",
@@ -280,10 +265,7 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
             {"record": {"coverage": [part("Chain", length=200)]}},
             r"coverage\.0 makes trees of up to 200 nodes, but the target's context holds 192",
         ),
-        (
-            {"execution": "SerialSpeculative"},
-            "decodes several sequences for a prompt, which cannot be recorded",
-        ),
+        ({"execution": "SerialSpeculative"}, "decodes several sequences for a prompt, which cannot be recorded"),
     ],
 )
 def test_an_experiment_that_cannot_be_recorded_is_refused(file, folder, capsys, sections, sentence):

@@ -7,12 +7,7 @@ from helpers.examples import examples
 from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
-from experiments.papers.dyspec.block_attention import (
-    TreeReorder,
-    block_count,
-    permuted,
-    value_order,
-)
+from experiments.papers.dyspec.block_attention import TreeReorder, block_count, permuted, value_order
 from specexp.builders import DySpecGreedy
 from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
 from specexp.verifiers import Greedy

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from helpers.made_records import outcome_of, report_of, strategy
 
-from experiments.papers.dyspec.trees import (
-    AcceptanceHeatMap,
-    AcceptanceVector,
-    TreeSizes,
-)
+from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TreeSizes
 from specexp.controllers import ThresholdTracker
 from specexp.verifiers import Greedy, RejectionSampling
 
