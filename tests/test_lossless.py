@@ -173,12 +173,7 @@ def test_the_output_is_that_of_plain_decoding(
     plain = Decoder(model, verifier=verifier)
     drafted = Decoder(model, drafter, builder, verifier, Fixed(max_depth=max_depth, max_nodes=max_nodes))
     for number, prompt in enumerate(texts):
-        request = {
-            "max_new_tokens": max_new_tokens,
-            "eos_token_id": eos,
-            "seed": seed,
-            "sequence": f"{number}#0",
-        }
+        request = {"max_new_tokens": max_new_tokens, "eos_token_id": eos, "seed": seed, "sequence": f"{number}#0"}
         expected = plain.generate(prompt, **request)
         result = drafted.generate(prompt, **request)
         assert result.token_ids == expected.token_ids

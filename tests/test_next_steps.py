@@ -149,11 +149,7 @@ def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(here, 
     import foreign_parts  # noqa: F401  (the writer of an artifact has imported its parts, as a study has)
 
     payloads = {**TREE, "parts.json": {"drafter": {"class_path": "foreign_parts.Foreign"}}}
-    arguments = [
-        experiment(verifier="Greedy"),
-        "--artifact",
-        save_artifact("own", "static-tree", payloads).folder,
-    ]
+    arguments = [experiment(verifier="Greedy"), "--artifact", save_artifact("own", "static-tree", payloads).folder]
     refused = command("verify", *arguments, "--dry-run")
     assert refused.code == 2
     assert "or --trust foreign_parts" in refused.err

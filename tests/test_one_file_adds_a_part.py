@@ -182,12 +182,7 @@ def test_one_file_adds_a_part_of_any_kind(package: Path, model_folder: str) -> N
             "data": {"prompts": task},
             "reasoning": {"search": "Straight"},
         },
-        "sweep": {
-            "sweep": study,
-            "builder": "Sized",
-            "drafter": lookup,
-            "data": {**greetings, "max_prompts": 1},
-        },
+        "sweep": {"sweep": study, "builder": "Sized", "drafter": lookup, "data": {**greetings, "max_prompts": 1}},
         "taken": {"data": greetings, "builder": sized, "drafter": lookup},
     }
     for name, content in sections.items():

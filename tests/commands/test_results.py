@@ -46,10 +46,7 @@ def test_tables_of_two_machines_become_one_page_with_command_and_artifact(tmp_pa
     found = BLOCK.search(page.read_text())
     assert found is not None
     data = json.loads(found[0].partition("\n")[2].removesuffix("</script>"))
-    assert [run["device"] for run in data["runs"]] == [
-        "one CPU, AVX2, 2 threads",
-        "other CPU, AVX2, 2 threads",
-    ]
+    assert [run["device"] for run in data["runs"]] == ["one CPU, AVX2, 2 threads", "other CPU, AVX2, 2 threads"]
     assert data["runs"][0] == {
         "source": "Which?", "model": "smollm2 (weights from Q4_1)", "device": "one CPU, AVX2, 2 threads", "costs": "",
         "clock": "measured", "engine": "specexp, bfloat16", "command": "python -m specexp.sweep mine.yaml",

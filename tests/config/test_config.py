@@ -48,10 +48,7 @@ def test_whole_parts_are_applied_before_the_keys_inside(composition):
     chosen = apply_overrides(
         composition, {"builder.init_args.length": 6, "builder": {"name": "chain", "class_path": "Chain"}}
     )
-    assert chosen.get("builder") == {
-        "class_path": "Chain",
-        "init_args": {"length": 6, "candidates": "top-k"},
-    }
+    assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6, "candidates": "top-k"}}
 
 
 def test_command_line_values_are_yaml(write):

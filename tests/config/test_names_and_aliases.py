@@ -45,10 +45,7 @@ def test_a_foreign_module_is_named_before_it_is_imported(write, tmp_path, monkey
     file = write("drafter: {class_path: named_first.Mine}\nbuilder: {class_path: specexp.builders.Chain}\n")
     assert main([str(file), "--dry-run"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "named_first.Mine imports the module 'named_first', which is not part of specexp",
-        "imported",
-    ]
+    assert lines == ["named_first.Mine imports the module 'named_first', which is not part of specexp", "imported"]
     sys.modules.pop("named_first")
 
 

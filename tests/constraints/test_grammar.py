@@ -187,12 +187,7 @@ def test_forced_text_is_counted_from_the_committed_tokens() -> None:
         ({"json": {}, "regex": "a"}, (), "a constraint must have exactly one of the keys"),
         ({"json": {"type": "strin"}}, ("json",), "Invalid type: strin"),
         (
-            {
-                "json": {
-                    "type": "object",
-                    "properties": {"a": {"items": {"type": "array", "uniqueItems": True}}},
-                }
-            },
+            {"json": {"type": "object", "properties": {"a": {"items": {"type": "array", "uniqueItems": True}}}}},
             ("json", "properties", "a", "items"),
             "uniqueItems",
         ),

@@ -96,11 +96,7 @@ def test_an_artifact_holds_the_head(tmp_path):
 
 def hidden(*weights, layers=0, **arguments):
     """Return a controller that reads hidden states, with these weights of its head."""
-    head = {
-        "weights": np.float32(weights),
-        "squares": np.zeros(len(weights), np.float32),
-        "recent": np.array([0.5]),
-    }
+    head = {"weights": np.float32(weights), "squares": np.zeros(len(weights), np.float32), "recent": np.array([0.5])}
     return SpecDecPlusPlus(features="hidden", layers=layers, head=head, **arguments)
 
 

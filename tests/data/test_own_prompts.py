@@ -121,11 +121,7 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
     path = tmp_path / "inputs.json"
     path.write_text(json.dumps({"data": sessions}, indent=1))
     rows = list(OwnPrompts(str(path)).load())
-    assert [(row["prompt_id"], row["turns"]) for row in rows] == [
-        ("a/1", ["Hi"]),
-        ("a/2", ["Why?"]),
-        ("b/1", ["Hi"]),
-    ]
+    assert [(row["prompt_id"], row["turns"]) for row in rows] == [("a/1", ["Hi"]), ("a/2", ["Why?"]), ("b/1", ["Hi"])]
     assert rows[1]["context"] == CHAT[:3]
 
 

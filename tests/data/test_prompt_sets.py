@@ -31,12 +31,7 @@ from specexp.testing.prompt_sets import PromptSetContract
 pytestmark = pytest.mark.unit
 
 QUESTIONS = [
-    {
-        "question_id": 81,
-        "category": "writing",
-        "turns": ["Write a poem.", "Now shorten it."],
-        "reference": ["a"],
-    },
+    {"question_id": 81, "category": "writing", "turns": ["Write a poem.", "Now shorten it."], "reference": ["a"]},
     {"question_id": 101, "category": "math", "turns": ["1 + 1?", "Twice that?"]},
     {"question_id": 300, "category": "translation", "turns": ["Translate: Hallo"], "reference": ["Hello"]},
 ]

@@ -103,10 +103,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            "--fault crash --after 1",
-            "the server exited with status 3 .*crashed on purpose.*connection failed",
-        ),
+        ("--fault crash --after 1", "the server exited with status 3 .*crashed on purpose.*connection failed"),
         ("--fault hang", "no complete answer within"),
         ("--fault error", "status 500: .*out of memory"),
         ("--fault truncate", r"ended early, after 3 characters and without a finish_reason and \[DONE\]"),
@@ -114,10 +111,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("--fault no-finish", "ended early, after 8 characters and without a finish_reason$"),
         ("--usage 4", "usage.completion_tokens must be the number of new tokens, got 4 for 8 pieces"),
         ("--fault garbage", "must send JSON"),
-        (
-            "--fault no-start",
-            r"before \S*python\S* was healthy, it exited with status 1 .*unknown flag --speculate",
-        ),
+        ("--fault no-start", r"before \S*python\S* was healthy, it exited with status 1 .*unknown flag --speculate"),
         ("--fault deaf", "was not healthy at http.*/health within"),
         ("--fault no-model", "lists no model: set model to"),
         ("", "lists the models fake, but model is 'fakes'; did you mean 'fake'"),
@@ -233,8 +227,7 @@ def test_an_answer_in_one_piece_has_no_decoding_time(pair) -> None:
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(
-    ("arguments", "decoded"),
-    [("--pieces 2", 7), ("--usage 12", 11), ("--usage 0", 7), ("--fault no-usage", 7)],
+    ("arguments", "decoded"), [("--pieces 2", 7), ("--usage 12", 11), ("--usage 0", 7), ("--fault no-usage", 7)]
 )
 def test_tokens_are_counted_by_the_server_or_else_by_the_tokenizer(arguments, decoded, pair) -> None:
     for answer in answered(pair, arguments):

@@ -18,19 +18,11 @@ from specexp.models.pair import load_pair
 
 NEEDS = {
     OpenVINO: (find_spec("openvino_genai"), "pip install 'specexp[openvino]'"),
-    LlamaCppServer: (
-        shutil.which("llama-server") or find_spec("xllamacpp"),
-        "pip install 'specexp[llama-server]'",
-    ),
+    LlamaCppServer: (shutil.which("llama-server") or find_spec("xllamacpp"), "pip install 'specexp[llama-server]'"),
     HuggingFace: (True, ""),
 }
 TREES = {"branching_factor", "tree_depth"}  # only for EAGLE-3 heads, of which there is none here
-UNSEEN = {
-    "num_assistant_tokens_schedule",
-    "cache_implementation",
-    "spec_type",
-    "spec_draft_model",
-}  # not numbers
+UNSEEN = {"num_assistant_tokens_schedule", "cache_implementation", "spec_type", "spec_draft_model"}  # not numbers
 
 
 def ngrams(kind, **given):
@@ -64,12 +56,7 @@ LIVE = [
         {"spec_draft_n_max": 8, "spec_draft_p_min": 0.6},
         {"spec_draft_n_max": 2, "spec_draft_p_min": 0.0, "spec_draft_n_min": 4},
     ),
-    (
-        LlamaCppServer,
-        "ngram-simple",
-        ngrams("simple", size_n=2, size_m=4),
-        ngrams("simple", size_n=3, size_m=8),
-    ),
+    (LlamaCppServer, "ngram-simple", ngrams("simple", size_n=2, size_m=4), ngrams("simple", size_n=3, size_m=8)),
     (LlamaCppServer, "ngram-map-k", ngrams("map_k", size_n=2, size_m=4), ngrams("map_k", size_n=3, size_m=1)),
     (
         LlamaCppServer,
@@ -88,10 +75,7 @@ DEAD = [
     (OpenVinoSettings, {"assistant_confidence_threshold": 0.4}),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_ngram_simple_min_hits": 2}),
     (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_min_hits": 2}),
-    (
-        LlamaCppSettings,
-        {"spec_type": "draft-simple", "spec_draft_model": "d.gguf", "spec_draft_p_split": 0.2},
-    ),
+    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d.gguf", "spec_draft_p_split": 0.2}),
 ]
 
 

@@ -39,12 +39,7 @@ def target(tmp_path_factory):
 def config(target, work, steps):
     """Return a training of Medusa's heads for the small target, as a file describes it."""
     model = {"target": str(target), "heads": 1, "tokens": steps * STEP}
-    data = {
-        "tokenizer_from": str(target),
-        "texts": str(target / "texts.jsonl"),
-        "row_length": 32,
-        "batch_size": 1,
-    }
+    data = {"tokenizer_from": str(target), "texts": str(target / "texts.jsonl"), "row_length": 32, "batch_size": 1}
     return {
         "work_dir": str(work),
         "export_to": str(work / "export"),
@@ -145,12 +140,7 @@ def test_the_command_runs_the_shipped_recipe(name, target, tmp_path):
     small = config(target, tmp_path, 2)
     given = [f"--data.init_args.{key}={value}" for key, value in small["data"]["init_args"].items()]
     given += [f"--trainer.{key}={json.dumps(value)}" for key, value in small["trainer"].items()]
-    given += [
-        "--trainer.limit_val_batches=0",
-        "--trainer.precision=32-true",
-        "--model.init_args.tokens",
-        str(2 * STEP),
-    ]
+    given += ["--trainer.limit_val_batches=0", "--trainer.precision=32-true", "--model.init_args.tokens", str(2 * STEP)]
     if name == "suffix_corpus":  # optimizes by hand
         given += ["--trainer.accumulate_grad_batches=1"]
     else:

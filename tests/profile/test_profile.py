@@ -48,10 +48,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     verdict = re.search(r"The profile (is within|differs from live decoding by more than) 10 %", shown)
     assert verdict
     assert verdict.start() < shown.index("Passes on")
-    for arm in (
-        "plain decoding",
-        "a chain",
-    ):  # wide intervals of a busy machine may break the cells that follow
+    for arm in ("plain decoding", "a chain"):  # wide intervals of a busy machine may break the cells that follow
         assert re.search(rf"{arm} +│ +[\d.]+", shown)
     assert artifact.provenance["config"]["profile"]["repeats"] == 2
 

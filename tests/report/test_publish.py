@@ -107,11 +107,7 @@ def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, caps
         "generation": {"max_new_tokens": 64},
     }
     known = {"git_commit": "0123456789abcdef", "git_dirty": True, "device_name": "A CPU", "threads": 2}
-    known |= {
-        "packages": {"specexp": "1.0", "torch": "2.13", "numpy": "2"},
-        "device": "cpu",
-        "python": "3.11",
-    }
+    known |= {"packages": {"specexp": "1.0", "torch": "2.13", "numpy": "2"}, "device": "cpu", "python": "3.11"}
     known |= {"command": ["specexp"], "time": "2030-01-02T03:04:05"}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     (tmp_path / "environment.json").write_text(json.dumps(known))

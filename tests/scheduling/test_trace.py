@@ -31,11 +31,7 @@ def events_of(*lines, phase=None):
 
 def test_the_target_and_every_drafter_have_a_row_with_a_name():
     names = [event for event in events_of(LINE, phase="M") if event["name"] == "thread_name"]
-    assert [(event["tid"], event["args"]["name"]) for event in names] == [
-        (1, "target"),
-        (2, "draft 1"),
-        (3, "draft 2"),
-    ]
+    assert [(event["tid"], event["args"]["name"]) for event in names] == [(1, "target"), (2, "draft 1"), (3, "draft 2")]
     line = TimeLine([Span(f"draft {n}", "draft", 0, 1, "a") for n in (10, 9)])
     assert rows_of(line) == ["target", "draft 9", "draft 10"]
 

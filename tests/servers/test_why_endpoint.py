@@ -57,18 +57,7 @@ def test_planted_delays_are_found_within_a_tenth(explain) -> None:
 @pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
 @pytest.mark.slow
 def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
-    planted = (
-        "--step",
-        "5",
-        "--fixed",
-        "9",
-        "--token",
-        "2",
-        "--chooses",
-        "--virtual",
-        "--counters",
-        counters,
-    )
+    planted = ("--step", "5", "--fixed", "9", "--token", "2", "--chooses", "--virtual", "--counters", counters)
     summary = explain(*planted)["summary"]
     assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx([5, 9, 2], rel=0.01)
 
@@ -147,11 +136,7 @@ def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:
 @pytest.mark.slow
 def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
     found = explain(*FREE, "--chooses", "--fixes-length")
-    assert [row["requests"] for row in found["tables"]["lengths"]] == [
-        "as it is",
-        "other template",
-        "long prompt",
-    ]
+    assert [row["requests"] for row in found["tables"]["lengths"]] == ["as it is", "other template", "long prompt"]
 
 
 def test_counts_without_positions_give_the_rate(explain) -> None:
@@ -189,25 +174,13 @@ def test_the_key_in_the_environment_is_sent(explain, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_our_own_server_is_explained(tmp_path, capsys) -> None:
-    parts = {
-        "drafter": {"class_path": "DraftModel"},
-        "builder": {"class_path": "Chain", "init_args": {"length": 4}},
-    }
+    parts = {"drafter": {"class_path": "DraftModel"}, "builder": {"class_path": "Chain", "init_args": {"length": 4}}}
     artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": parts}).folder
     port = free_port()
     words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
     server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
     try:
-        arguments = [
-            "--endpoint",
-            server.url,
-            "--max-prompts",
-            "8",
-            "--max-tokens",
-            "48",
-            "--output",
-            str(tmp_path),
-        ]
+        arguments = ["--endpoint", server.url, "--max-prompts", "8", "--max-tokens", "48", "--output", str(tmp_path)]
         assert main([*arguments, "--json"]) == 0
     finally:
         server.close()

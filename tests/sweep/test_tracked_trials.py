@@ -44,10 +44,7 @@ def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
     refused, whole = runs = offline_runs(tmp_path)
     assert [run["summary"]["state"] for run in runs] == ["failed", "complete"]
     assert refused["summary"]["reason"] == "thirteen nodes do not go together"
-    assert [run["name"].partition(": ")[2] for run in runs] == [
-        "Chain(nodes=13)",
-        "Chain(nodes=20), 20 nodes",
-    ]
+    assert [run["name"].partition(": ")[2] for run in runs] == ["Chain(nodes=13)", "Chain(nodes=20), 20 nodes"]
     assert all((run["config"]["model"], run["config"]["device"]) == ("stdlib", "cpu") for run in runs)
     history = [record["item"]["speedup"] for record in records(whole["folder"], "history")]
     assert len(history) == PROMPTS

@@ -93,14 +93,7 @@ OF_ITS_STATES = {"DFlash", "EarlyExit", "Eagle", "Eagle3", "Medusa", "Mtp"}
 """Drafters that read a transformer's own states, which a toy has not: ``tests/drafters`` shows their outputs equal."""
 OF_A_CONSTRAINT = {"Grammar"}
 """Drafters that read a constraint, whose outputs have a law of their own: see ``tests/core/test_constraint.py``."""
-VERIFIERS = (
-    BlockVerification,
-    Greedy,
-    KeyedSampling,
-    RejectionSampling,
-    SampleMatch,
-    TraversalVerification,
-)
+VERIFIERS = (BlockVerification, Greedy, KeyedSampling, RejectionSampling, SampleMatch, TraversalVerification)
 SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Choice"}
 """Static trees of top-k candidates with paths of their own, and a choice of others: no rule of their own."""
 

@@ -17,14 +17,7 @@ from specexp.verify.run import folder_of
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}
 DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
-FEW = {
-    "total_variation": 0.3,
-    "toy_tokens": 900,
-    "prompts": 1,
-    "samples": 60,
-    "first_tokens": 2,
-    "workers": 1,
-}
+FEW = {"total_variation": 0.3, "toy_tokens": 900, "prompts": 1, "samples": 60, "first_tokens": 2, "workers": 1}
 EXCLUDED = "on toys, no deviation above total variation 0.3 of the joint of three tokens found (power 95 %)"
 FIRST = "no deviation above total variation 0.34 of your model's first tokens found (power 95 %)"
 SAMPLED = f"{FIRST}; {EXCLUDED}"
@@ -88,12 +81,7 @@ def experiment(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr("specexp.bench.live.build_pair", pair_of)
     rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} abc{n}", "and?"]} for n in range(4)]
     (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    defaults = {
-        "pair": {},
-        "verifier": {"class_path": "Greedy"},
-        "generation": {"max_new_tokens": 12},
-        "verify": FEW,
-    }
+    defaults = {"pair": {}, "verifier": {"class_path": "Greedy"}, "generation": {"max_new_tokens": 12}, "verify": FEW}
     return lambda **sections: experiment(**{**defaults, **sections})
 
 

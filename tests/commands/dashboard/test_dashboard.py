@@ -7,11 +7,7 @@ import sys
 import pytest
 
 from specexp.commands.dashboard import main
-from specexp.tracking.dashboard import (
-    build_workspace,
-    describe_comparison,
-    describe_dashboard,
-)
+from specexp.tracking.dashboard import build_workspace, describe_comparison, describe_dashboard
 
 EXPERIMENT = """
 name: shapes

@@ -125,11 +125,7 @@ def test_a_folder_without_a_run_is_a_problem(capsys, tmp_path):
     [
         (LlamaConfig(**SIZES), "ok", "has compiled passes"),
         (GPTNeoXConfig(**SIZES), "note", "runs in mode eager, since compiled passes support Llama, Mistral"),
-        (
-            MambaConfig(num_hidden_layers=2),
-            "problem",
-            "linear_attention in layer 0): after a rejected draft the",
-        ),
+        (MambaConfig(num_hidden_layers=2), "problem", "linear_attention in layer 0): after a rejected draft the"),
     ],
     ids=["compiled", "eager", "refused"],
 )

@@ -249,11 +249,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(exp
 @pytest.mark.parametrize(
     ("dtype", "code", "message"),
     [
-        (
-            "bfloat16",
-            0,
-            "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt",
-        ),
+        ("bfloat16", 0, "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt"),
         (
             "float32",
             1,

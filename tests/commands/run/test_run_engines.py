@@ -25,12 +25,7 @@ def hugging_face(**given):
 @pytest.fixture
 def compared(experiment):
     def write(arms, **changes):
-        plain = {
-            "drafter": None,
-            "builder": None,
-            "verifier": {"class_path": "Greedy"},
-            "baselines": ["plain"],
-        }
+        plain = {"drafter": None, "builder": None, "verifier": {"class_path": "Greedy"}, "baselines": ["plain"]}
         return experiment(**{**plain, "arms": arms, **changes})
 
     return write

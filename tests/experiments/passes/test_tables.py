@@ -109,10 +109,7 @@ def test_a_report_names_left_out_backends_and_each_backends_requests(contest):
     assert next(iter(told.tables)) == "check"
     assert told.answer.startswith("The profile differs from live decoding by more than 10 %: it predicts eager plain")
     assert told.sentences == ["openvino is left out: it is not installed"]
-    assert told.summary == {
-        "eager/plain_step_ms": pytest.approx(15.0),
-        "llama.cpp/plain_step_ms": pytest.approx(3.0),
-    }
+    assert told.summary == {"eager/plain_step_ms": pytest.approx(15.0), "llama.cpp/plain_step_ms": pytest.approx(3.0)}
     ratios = {(what, other): found.ratio for what, other, found in told.tables["ratios"].rows}
     assert ratios["a plain step of llama.cpp", "a step of a loop"] == pytest.approx((2 * 4 / 1.5) ** 0.5)
     assert ratios["a draft pass of eager", "its target pass"] == pytest.approx(0.25)
