@@ -7,11 +7,10 @@ import pytest
 from helpers.contracts import contract_of
 
 from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
-from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Plan
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
-from specexp.testing.fakes import DistributionDrafter, result_of
+from specexp.testing.fakes import result_of
 
 pytestmark = pytest.mark.unit
 
@@ -78,19 +77,6 @@ def test_a_distribution_used_up_leaves_out_the_rest():
     assert tree.tokens.tolist() == [0, 2, 1, 3]
     assert sorted(tree.q) == [0, 1, 2]  # row 2 had no draw left
     assert tree.draw_order(0) == (1, 2)
-
-
-def test_q_is_the_distribution_below_each_row():
-    def distribution(tokens):
-        return np.roll([0.5, 0.25, 0.125, 0.125], tokens[-1])
-
-    drafter, context = DistributionDrafter(distribution), Context([3], sequence="q")
-    steps = KConfig([2, 2], candidates="drawn").build(3, Plan())
-    tree = result_of(steps, lambda request: drafter.propose(context, request))
-    assert tree.num_nodes == 6
-    for row, below in enumerate(tree.shape.children):
-        if below:
-            assert tree.q[row] == pytest.approx(distribution([tree.tokens[row]]))
 
 
 def test_k_configs_count_nodes_by_depth():

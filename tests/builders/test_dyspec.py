@@ -333,14 +333,6 @@ def test_a_full_threshold_tree_is_the_greedy_one(drafter, selection, budget):
     assert as_paths(layered) == as_paths(greedy)
 
 
-def test_the_most_valuable_are_made():
-    """Below a (0.7) and b (0.3): v 0.7, 0.7 * 0.3 = 0.21 and 0.3, 0.3 * 0.3 or 0.3 * 0.7; room for three."""
-    tree, _ = build(DySpecThreshold(0.05, 5, max_depth=2, candidates="top-k"), fixed_draft(0.7, 0.3))
-    assert tree.shape.rank_paths[1:] == ((0,), (1,), (0, 0), (0, 1), (1, 0))
-    tree, _ = build(DySpecThreshold(0.05, 3, max_depth=2, candidates="top-k"), fixed_draft(0.7, 0.3))
-    assert tree.shape.rank_paths[1:] == ((0,), (1,), (0, 0))
-
-
 def test_a_planned_threshold_goes_first():
     drafter = fixed_draft(0.5, 0.25, 0.25)
     tree, _ = build(DySpecThreshold(0.9, candidates="top-k"), drafter, plan=Plan(threshold=0.2))

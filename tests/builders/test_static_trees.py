@@ -26,11 +26,6 @@ TestFittedTree = contract_of(
 )
 
 
-def test_a_tree_is_filled_breadth_first_by_rank():
-    tree = grow(StaticTree([[0], [1], [0, 1]]), lambda path: [path[-1] + 1, path[-1] + 2], root=10)
-    assert tree.tokens.tolist() == [10, 11, 12, 13]
-
-
 def test_a_missing_candidate_leaves_out_its_node_and_all_below():
     answers = {(10,): [20], (10, 20): [30, 31]}
     tree = grow(StaticTree([[0], [1], [0, 1], [1, 0], [1, 0, 0]]), lambda path: answers.get(path, [99]), root=10)

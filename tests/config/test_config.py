@@ -1,8 +1,6 @@
 """Composing, overriding and building configurations."""
 
 import json
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from specexp.config import (
     save_resolved,
 )
 from specexp.config.load import with_prompts_of
-from specexp.core.contracts import Drafter
 from specexp.drafters import TokenRecycling, Union
 
 
@@ -75,26 +72,6 @@ def test_keys_reach_inside_lists(write):
     assert isinstance(drafter, Union)
     assert drafter.inner[1].max_candidates == 3
     assert config.get("drafter.init_args.drafters.0.init_args.max_ngram") == 3
-
-
-def test_part_of_another_package_needs_no_registration(write, monkeypatch):
-    module = types.ModuleType("somebodys_parts")
-
-    class Echo(Drafter):
-        def __init__(self, times: int = 2) -> None:
-            self.times = times
-
-        max_candidates = 8
-
-        def propose(self, context, request):
-            raise NotImplementedError
-
-    module.Echo = Echo
-    monkeypatch.setitem(sys.modules, "somebodys_parts", module)
-    text = "drafter: {class_path: somebodys_parts.Echo, init_args: {times: 3}}\nbuilder: Chain"
-    assert build_parts(load_config(write(text))).drafter.times == 3
-    with pytest.raises(ValueError, match=r"drafter\.init_args\.times must be an integer, got 'x'"):
-        load_config(write(text), ["--drafter.init_args.times=x"])
 
 
 def test_a_grid_becomes_an_arm_for_each_combination(write):

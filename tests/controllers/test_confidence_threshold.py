@@ -15,7 +15,7 @@ from specexp.core.dialogue import DraftState
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import FakeDrafter, bigram_model
+from specexp.testing.fakes import bigram_model
 
 pytestmark = pytest.mark.unit
 
@@ -43,12 +43,6 @@ def test_the_last_token_alone_may_decide():
     model = bigram_model([[log(0.05), log(0.9), log(0.05)], [log(0.05), log(0.05), log(0.9)], [log(0.5)] * 2 + [-9.0]])
     assert first_draft(model, ConfidenceThreshold(0.85, rule="token")) == 3
     assert first_draft(model, ConfidenceThreshold(0.85, rule="product")) == 2
-
-
-def test_a_drafter_without_probabilities_is_refused():
-    model, drafter = bigram_model([[0.0, 1.0]] * 2), FakeDrafter(lambda tokens: [1])
-    with pytest.raises(ValueError, match="ConfidenceThreshold needs draft probabilities, but FakeDrafter"):
-        Decoder(model, drafter, Chain(2), controller=ConfidenceThreshold())
 
 
 TestAdaptiveConfidence = contract_of(ControllerContract, lambda: AdaptiveConfidence())

@@ -5,7 +5,7 @@ import pytest
 from helpers.contracts import contract_of
 from helpers.made_records import outcome_of
 
-from specexp.builders import Chain, DySpecThreshold
+from specexp.builders import DySpecThreshold
 from specexp.controllers import ThresholdTracker
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
@@ -77,8 +77,3 @@ def test_the_mean_tree_has_the_size_of_the_budget():
 
     assert abs(mean_nodes(None) - 12) > 1.5
     assert mean_nodes(ThresholdTracker(budget=12)) == pytest.approx(12, rel=0.05)
-
-
-def test_a_builder_without_a_threshold_is_refused():
-    with pytest.raises(ValueError, match="ThresholdTracker plans a threshold, but Chain does not take one"):
-        Decoder(hashed_model(8), DraftModel(hashed_model(8)), Chain(2), controller=ThresholdTracker())

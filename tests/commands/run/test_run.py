@@ -220,9 +220,6 @@ def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
     assert (tmp_path / "runs" / "tiny" / "figure.png").stat().st_size > 5000
 
 
-SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}}
-
-
 def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(experiment, tmp_path, capsys, monkeypatch):
     from specexp.bench.live import DecoderArm
 
@@ -274,12 +271,6 @@ def test_outputs_that_differ_must_be_equal_in_float32(experiment, capsys, monkey
     assert main([experiment(), *overrides.split()]) == code
     shown = capsys.readouterr()
     assert message in (" ".join(shown.out.split()) if code == 0 else shown.err)
-
-
-SPACE = {
-    key: {"type": "categorical", "choices": [{"name": "own", "class_path": part}]}
-    for key, part in {"drafter": "PromptLookup", "builder": "Chain"}.items()
-}
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records(

@@ -10,7 +10,6 @@ from specexp.config import ConfigError, load_config
 from specexp.verify.command import main as verify
 
 SEED = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
-DRAWN = {"class_path": "Chain", "init_args": {"length": 3, "candidates": "drawn"}}
 
 
 @pytest.fixture

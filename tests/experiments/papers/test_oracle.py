@@ -150,14 +150,6 @@ def test_the_schedule_is_the_best_of_all(matches, profile, deepest, unused_room)
     assert seconds_of(depths, matches, profile) == pytest.approx(expected)
 
 
-def test_by_hand():
-    """Three matches, a mismatch, two matches and the end: drafts of 3, then of 1, for the last token is free."""
-    matches = np.array([True, True, True, False, True, True])
-    assert best_schedule(matches, PAPER, 24, 6)[0] == 3
-    assert best_schedule(matches, PAPER, 24, 6)[4] == 1
-    assert best_schedule(np.zeros(6, dtype=bool), PAPER, 24, 6) == [0] * 6
-
-
 def test_a_run_takes_the_seconds_of_its_schedule():
     """The modelled seconds of the run are those of the schedule, also with a coupled draft."""
     for verifier, coupled in ((Greedy(), False), (KeyedSampling(0.7), True)):

@@ -16,10 +16,8 @@ from experiments.papers.post_use_pre_cut.draft_length import (
     speed_of,
 )
 from specexp.bench.record import PromptRecord
-from specexp.builders import Chain, Graft
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts
-from specexp.drafters import PhraseCache
 from specexp.verifiers import Greedy
 
 pytestmark = pytest.mark.unit
@@ -100,12 +98,6 @@ def test_grafts_are_no_drafts():
     """A chain of 2 with 2 grafted below it, 3 accepted in all: the whole draft was."""
     row = row_of(seen(3, 4, grafts=[3, 4]), *RECORDS)
     assert (row["drafted"], row["cut short"]) == (2, 1)
-
-
-def grid():
-    cached = Parts(PhraseCache(), Graft(Chain(4)), Greedy(), Fixed())
-    arms = {f"plain, length={n}": cached._replace(builder=Chain(n)) for n in (4, 2, 8)}
-    return {"plain": PLAIN, **arms, "cache, length=4": cached, "tree": cached._replace(builder=None)}
 
 
 # --- Levels by draft length -----------------------------------------------------------------------------------------
