@@ -263,10 +263,9 @@ def test_the_papers_tree_up_to_the_context_limit(name, attention):
     model = language_model(name, attention)
     for verifier in (Greedy(), KeyedSampling(0.7)):
         drafter = Union([PromptLookup(), TokenRecycling(k=8)])
-        expected = Decoder(model, verifier=verifier).generate([1, 2, 3] * 30, max_new_tokens=500, seed=0)
-        result = Decoder(model, drafter, TokenRecyclingTree(), verifier).generate(
-            [1, 2, 3] * 30, max_new_tokens=500, seed=0
-        )
+        text = [1, 2, 3] * 30
+        expected = Decoder(model, verifier=verifier).generate(text, max_new_tokens=500, seed=0)
+        result = Decoder(model, drafter, TokenRecyclingTree(), verifier).generate(text, max_new_tokens=500, seed=0)
         assert result.token_ids == expected.token_ids
         assert result.finish_reason == "context"
         assert len(result.token_ids) == 160 - 90
@@ -276,12 +275,6 @@ def test_the_papers_tree_up_to_the_context_limit(name, attention):
 def test_plain_greedy_decoding_is_hugging_faces_own(name):
     model = small_model(name)
     prompt = torch.tensor([[1, 2, 3, 4]])
-    expected = model.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=40,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )[0, 4:].tolist()
+    greedy = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), **greedy)[0, 4:].tolist()
     assert Decoder(model).generate(prompt, max_new_tokens=40).token_ids == expected

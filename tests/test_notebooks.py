@@ -16,6 +16,5 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook, timeout=550, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
+    where = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=550, kernel_name="python3", resources=where).execute()

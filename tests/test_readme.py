@@ -127,9 +127,7 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
     shutil.copytree(model_folder, llama)
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 131072}))
-    (llama / "chat_template.jinja").write_text(
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    )
+    (llama / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
     questions = llama / "question.jsonl"
     asked = [{"question_id": n, "category": "writing", "turns": [f"Who was {n}?", "And why?"]} for n in range(80)]
     questions.write_text("".join(f"{json.dumps(one)}\n" for one in asked))
@@ -193,9 +191,7 @@ def test_ci_runs_the_install_commands_of_the_pages() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "section", [pytest.param(name, marks=() if name.startswith("README") else pytest.mark.slow) for name in RUN]
-)
+@pytest.mark.parametrize("section", RUN)
 def test_the_commands_of_a_section_work(section: str, folder: Path, stand_ins: dict[str, list[str]]) -> None:
     run(section, folder, stand_ins)
 

@@ -43,9 +43,7 @@ def test_a_result_is_kept_per_machine_and_version(code, folder, monkeypatch):
     assert len(list(folder.iterdir())) == 3
 
 
-@pytest.mark.parametrize(
-    "code", ["import nothing_of_this_name", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
-)
+@pytest.mark.parametrize("code", ["import no_such_module", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_an_error_of_python_and_a_kill_from_outside_say_nothing_about_the_library(code, folder):
     assert death_of("lib", "1", code) == ""
     assert not folder.exists()

@@ -21,17 +21,11 @@ SELECTIONS = ("drawn", "top-k")
 
 
 TestGreedyDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12))
-TestGreedyTopK = contract_of(
-    TreeBuilderContract, lambda: DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
-)
+TestGreedyTopK = contract_of(TreeBuilderContract, lambda: DySpecGreedy(20, prefetch=1, max_depth=4, candidates="top-k"))
 TestGreedyCalibrated = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12, acceptance_power=0.5))
 TestThresholdDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.1, max_nodes=20))
-TestThresholdInLayers = contract_of(
-    DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.02, max_nodes=9, cap="layers")
-)
-TestThresholdTopK = contract_of(
-    TreeBuilderContract, lambda: DySpecThreshold(threshold=0.05, max_nodes=9, max_depth=3, candidates="top-k")
-)
+TestThresholdInLayers = contract_of(DrawingTreeBuilderContract, lambda: DySpecThreshold(0.02, 9, cap="layers"))
+TestThresholdTopK = contract_of(TreeBuilderContract, lambda: DySpecThreshold(0.05, 9, max_depth=3, candidates="top-k"))
 TestBeam = contract_of(TreeBuilderContract, lambda: BeamRerank(budget=12, depth=4, beam=5))
 
 
@@ -170,11 +164,9 @@ def test_an_estimate_of_acceptance_is_for_draws_alone():
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("budget", [1, 3, 6, 11, 19])
-@pytest.mark.parametrize(
-    "probabilities", [(0.25,) * 4, (0.5, 0.5), (0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.4, 0.3, 0.3)]
-)
-def test_ties_go_to_the_shallower_node_then_to_the_lower_rank_path(probabilities, budget, selection):
-    drafter, context = fixed_draft(*probabilities), Context([0], sequence=budget)
+@pytest.mark.parametrize("shares", [(0.25,) * 4, (0.5, 0.5), (0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.4, 0.3, 0.3)])
+def test_ties_go_to_the_shallower_node_then_to_the_lower_rank_path(shares, budget, selection):
+    drafter, context = fixed_draft(*shares), Context([0], sequence=budget)
     expected = textbook_tree(Draft(drafter, context, selection), budget)
     for prefetch in (1, 2, 64):
         tree, _ = build(DySpecGreedy(budget, prefetch, candidates=selection), drafter, context)
@@ -363,10 +355,8 @@ def test_the_beam_keeps_the_best_of_all_its_candidates(budget, expected):
     """Beam 2: after a (0.6) and b (0.3) come aa 0.36, ab 0.18, bc 0.27, ba 0.015; of these aa and bc go on."""
     drafter = DistributionDrafter(lambda tokens: BEAM[tokens[1:]])
     tree, passes = build(BeamRerank(budget, depth=3, beam=2), drafter)
-    by_tokens = {
-        tuple(tree.tokens[list(tree.shape.path(row))].tolist()): value for row, value in enumerate(values(tree), 1)
-    }
-    assert by_tokens == pytest.approx(expected)
+    paths = [tuple(tree.tokens[list(tree.shape.path(row))].tolist()) for row in range(1, tree.tokens.size)]
+    assert dict(zip(paths, values(tree), strict=True)) == pytest.approx(expected)
     assert passes <= 3
     assert {request.kind for request in drafter.requests} == {NodeKind.POINT_MASS}
     assert tree.kinds is None

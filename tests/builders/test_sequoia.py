@@ -25,9 +25,7 @@ VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 
 
 TestSequoia = contract_of(DrawingTreeBuilderContract, lambda: Sequoia(budget=12, acceptance=VECTOR))
-TestSequoiaOfTopCandidates = contract_of(
-    TreeBuilderContract, lambda: Sequoia(budget=12, acceptance=VECTOR, candidates="top-k")
-)
+TestSequoiaOfTopCandidates = contract_of(TreeBuilderContract, lambda: Sequoia(12, VECTOR, candidates="top-k"))
 
 
 @cache

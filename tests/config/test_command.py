@@ -70,9 +70,8 @@ def test_help_of_a_choice_and_of_a_part_lists_the_alternatives():
 
 
 def test_help_goes_into_lists_and_into_the_space():
-    assert "drafter.init_args.drafters.0.init_args.k of TokenRecycling" in explain(
-        "drafter.init_args.drafters.0.init_args.k"
-    )
+    key = "drafter.init_args.drafters.0.init_args.k"
+    assert f"{key} of TokenRecycling" in explain(key)
     shown = explain("sweep.space.builder.init_args.nodes.low")
     assert "of IntRange: an integer\n" in shown
     assert "of FloatRange: a number\n" in shown

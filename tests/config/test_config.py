@@ -42,9 +42,8 @@ def test_another_class_replaces_the_same_class_merges(composition):
 
 
 def test_whole_parts_are_applied_before_the_keys_inside(composition):
-    chosen = apply_overrides(
-        composition, {"builder.init_args.length": 6, "builder": {"name": "chain", "class_path": "Chain"}}
-    )
+    chain = {"name": "chain", "class_path": "Chain"}
+    chosen = apply_overrides(composition, {"builder.init_args.length": 6, "builder": chain})
     assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6, "candidates": "top-k"}}
 
 

@@ -66,9 +66,8 @@ def schema(seed: int) -> dict[str, Any]:
 
 def answer(spec: dict[str, Any], *parts: Any) -> tuple[list[int], str]:
     model = LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024))
-    result = Decoder(model, *parts).generate(
-        TOKENIZER("Answer: ").input_ids, max_new_tokens=400, constraint=constraint_by(spec)
-    )
+    prompt = TOKENIZER("Answer: ").input_ids
+    result = Decoder(model, *parts).generate(prompt, max_new_tokens=400, constraint=constraint_by(spec))
     assert result.finish_reason == "eos"
     return result.token_ids, TOKENIZER.decode(result.token_ids, skip_special_tokens=True)
 
@@ -157,9 +156,8 @@ def test_forced_text_is_drafted() -> None:
     constraint = constraint_by(spec)
     forced = constraint.forced([])
     assert TOKENIZER.decode(forced) == '{"a long name": '
-    assert [constraint.forced(forced[:at]) for at in range(len(forced) + 1)] == [
-        forced[at:] for at in range(len(forced) + 1)
-    ]
+    for at in range(len(forced) + 1):
+        assert constraint.forced(forced[:at]) == forced[at:]
     assert constraint.forced([*forced[:2], forced[0]]) == [], "the path is not allowed"
     assert tokens_in(constraint.mask([*forced[:2], forced[0]])).tolist() == []
     result = Decoder(LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)).generate(

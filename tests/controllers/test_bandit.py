@@ -25,10 +25,9 @@ TestFrozen = contract_of(FrozenControllerContract, lambda: Bandit("depths", [3, 
 
 
 def plain_step(controller, context, tokens=1, seconds=1.0):
-    context.append([1] * tokens)
-    controller.observe(
-        Outcome(context, root_tree(1), torch.zeros(1, 2), (), (1,) * tokens, seconds={"target": seconds})
-    )
+    new = (1,) * tokens
+    context.append(new)
+    controller.observe(Outcome(context, root_tree(1), torch.zeros(1, 2), (), new, seconds={"target": seconds}))
 
 
 def play(controller, rewards, steps):
@@ -125,9 +124,7 @@ TestByGoodput = contract_of(ControllerContract, lambda: RuleBandit(rules()))
 TestByAcceptance = contract_of(
     ControllerContract, lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold")
 )
-TestOverOneThatLearns = contract_of(
-    ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(max_depth=3)], reward="acceptance")
-)
+TestOverALearner = contract_of(ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(3)], reward="acceptance"))
 TestFrozenRules = contract_of(FrozenControllerContract, lambda: RuleBandit(rules(), reward="acceptance", learn=False))
 
 

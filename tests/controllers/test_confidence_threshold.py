@@ -46,9 +46,7 @@ def test_the_last_token_alone_may_decide():
 
 
 TestAdaptiveConfidence = contract_of(ControllerContract, lambda: AdaptiveConfidence())
-TestColdAdaptiveConfidence = contract_of(
-    ControllerContract, lambda: AdaptiveConfidence(initial=0.7, max_depth=3, window=10, state="cold")
-)
+TestCold = contract_of(ControllerContract, lambda: AdaptiveConfidence(0.7, max_depth=3, window=10, state="cold"))
 
 
 def step(controller, confidences, accepted, ended=False):

@@ -114,10 +114,8 @@ def test_a_new_lane_starts_with_the_acceptance_of_all():
 
 def test_more_nodes_are_planned_if_the_drafter_often_has_no_candidate():
     """Four rows more are free. In one of four steps a draft exists, so eight planned nodes are two on average."""
-    profile, chances = (
-        LatencyProfile("four rows are free", {1: 10.0, 5: 10.0, 6: 20.0, 9: 20.0}),
-        [np.full(8, 0.3)],
-    )
+    profile = LatencyProfile("four rows are free", {1: 10.0, 5: 10.0, 6: 20.0, 9: 20.0})
+    chances = [np.full(8, 0.3)]
     controller = taught(accepted=4, profile=profile)
     assert controller.share(chances, 1) == [4]
     for _ in range(30):
@@ -128,12 +126,8 @@ def test_more_nodes_are_planned_if_the_drafter_often_has_no_candidate():
 def test_costs_are_measured_without_a_profile():
     controller = NodeBudget(least_steps=4)
     for nodes in (0, 1, 2, 4) * 15:
-        step(
-            controller,
-            [min(1, nodes)],
-            nodes=nodes,
-            seconds={"target": 0.010 + 0.002 * (1 + nodes), "draft": 0.001 * nodes},
-        )
+        seconds = {"target": 0.010 + 0.002 * (1 + nodes), "draft": 0.001 * nodes}
+        step(controller, [min(1, nodes)], nodes=nodes, seconds=seconds)
     found = controller.seconds(1, np.arange(3))
     assert found == pytest.approx([0.012, 0.015, 0.018], rel=0.05)
 
@@ -166,9 +160,8 @@ def test_lengths_hold_from_their_number_of_lanes_on():
 
 def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_all_tokens():
     profile = LatencyProfile("a", {1: 10.0, 4: 16.0}, lanes_ms={2: {1: 12.0, 4: 24.0}, 6: {1: 20.0, 4: 64.0}})
-    assert [profile.lanes_seconds(1, lanes) for lanes in (1, 2, 4, 6, 8)] == pytest.approx(
-        [0.010, 0.012, 0.016, 0.020, 0.024]
-    )
+    seconds = [profile.lanes_seconds(1, lanes) for lanes in (1, 2, 4, 6, 8)]
+    assert seconds == pytest.approx([0.010, 0.012, 0.016, 0.020, 0.024])
     assert profile.lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile("b", {1: 10.0, 4: 16.0}).lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile.from_dict(profile.to_dict()) == profile

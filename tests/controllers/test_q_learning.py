@@ -52,7 +52,7 @@ def chain(tokens, log_prob=-0.1, grafted=0):
     return TokenTree(shape, np.array(tokens), log_probs, grafted=graft)
 
 
-def step(controller, context, length, accepted, confidence=0.9, seconds=None, stop=True):
+def step(controller, context, length, accepted, confidence=0.9, seconds=None):
     """Draft a chain as the decoder does, ``accepted`` of it right; return its length."""
     plan = controller.plan(context)
     depth = 0
@@ -115,9 +115,8 @@ def test_as_published_the_table_after_one_warm_up_turn_by_hand():
     1 / 3 - 1, 2 / 4 - 1 and 2 / 5 - 1. Every value moves a tenth of the way, from 0 (STOP) or 0.01 (CONTINUE).
     """
     published = published_arm("ours_published").controller.init_args
-    controller = QLearning(
-        **{**published, "draft_cost": 0.5, "cost_bins": [2, 3], "confidence_bins": [0.5], "epsilon": 0}
-    )
+    small = {"draft_cost": 0.5, "cost_bins": [2, 3], "confidence_bins": [0.5], "epsilon": 0}
+    controller = QLearning(**{**published, **small})
     assert step(controller, Context([1, 2]), 3, 2, confidence=0.9) == 3
     start, one, two, three = (
         controller.table.values[0],

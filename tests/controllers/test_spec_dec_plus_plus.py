@@ -27,9 +27,7 @@ from specexp.testing.controllers import ControllerContract, FrozenControllerCont
 from specexp.testing.fakes import counting_model
 
 TestSpecDecPlusPlus = contract_of(ControllerContract, lambda: SpecDecPlusPlus())
-TestCold = contract_of(
-    ControllerContract, lambda: SpecDecPlusPlus(0.6, max_depth=3, rejection_weight=6.0, state="cold")
-)
+TestCold = contract_of(ControllerContract, lambda: SpecDecPlusPlus(0.6, max_depth=3, rejection_weight=6, state="cold"))
 TestFrozen = contract_of(FrozenControllerContract, lambda: SpecDecPlusPlus(learn=False))
 TestHidden = contract_of(ControllerContract, lambda: SpecDecPlusPlus(features="hidden"))
 

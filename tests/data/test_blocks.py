@@ -50,9 +50,7 @@ def arrangements(draw):
 
 
 def all_actions(blocks):
-    return [
-        Action(name, found) for name, operator in OPERATORS.items() for found in product(blocks, repeat=operator.blocks)
-    ]
+    return [Action(name, found) for name, one in OPERATORS.items() for found in product(blocks, repeat=one.blocks)]
 
 
 def legal_actions(facts):

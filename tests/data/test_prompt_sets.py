@@ -131,9 +131,7 @@ class TestStructuredTasks(PromptSetContract):
 def test_own_prompts_bring_their_constraints(tmp_path: Path):
     spec = {"json": {"type": "object", "properties": {"a": {"enum": [None, 1]}}}}
     file = tmp_path / "my.jsonl"
-    file.write_text(
-        "\n".join(json.dumps(row) for row in [{"prompt": "A", "structured_outputs": spec}, {"prompt": "B"}])
-    )
+    file.write_text("\n".join(map(json.dumps, [{"prompt": "A", "structured_outputs": spec}, {"prompt": "B"}])))
     assert [row["structured_outputs"] for row in OwnPrompts(str(file)).load()] == [spec, None]
     file.write_text(json.dumps({"prompt": "A", "structured_outputs": "json"}))
     with pytest.raises(PromptSetError, match="key 'structured_outputs': must be an object such as"):

@@ -44,7 +44,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("after", [1, 3])
 def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     """Killed between two prompts, before the first checkpoint and after the second."""
     from specexp.bench.live import DecoderArm

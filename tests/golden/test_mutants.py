@@ -118,6 +118,4 @@ def test_the_suite_catches_a_mutant(mutant: Mutant, package: Path) -> None:
         result = run(package, mutant.tests)
     finally:
         file.write_text(text, encoding="utf-8")
-    assert result.returncode == 1, (
-        f"the tests must fail (exit code 1), got {result.returncode}\n{result.stdout[-3000:]}"
-    )
+    assert result.returncode == 1, f"the tests must fail (code 1), got {result.returncode}\n{result.stdout[-3000:]}"

@@ -194,9 +194,7 @@ def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
     assert counts(replayed) == counts(live)
 
 
-@pytest.mark.parametrize(
-    "update", ["last", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("first", "merge"))]
-)
+@pytest.mark.parametrize("update", ["last", *(pytest.param(one, marks=pytest.mark.slow) for one in ("first", "merge"))])
 def test_trees_and_rules_that_were_not_recorded_come_close(recycled, update):
     _, live, replayed = both(recycled, lambda source: TokenRecycling(k=4, state="carry", update=update), tree(8))
 
@@ -205,9 +203,7 @@ def test_trees_and_rules_that_were_not_recorded_come_close(recycled, update):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("prompts", "within"), [(12, 0.15), pytest.param(50, 0.05, marks=pytest.mark.slow)], ids=["few", "all"]
-)
+@pytest.mark.parametrize(("prompts", "within"), [(12, 0.15), (50, 0.05)], ids=["few", "all"])
 def test_phrases_stored_from_partly_recorded_answers_come_close(tmp_path, prompts, within):
     asked = PROMPTS[:prompts]
 

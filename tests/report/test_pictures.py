@@ -112,9 +112,7 @@ def test_a_span_is_a_bar_in_its_row_and_a_pass_names_the_draft_it_verifies(tmp_p
     figure = draw_time_line({"scheduled": scheduled()}, "One run")
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Target", "Draft 1", "Draft 2"]
-    assert bars_of(axes, "target") == [
-        (pytest.approx(5 + 10 * number), pytest.approx(13 + 10 * number), 0) for number in range(4)
-    ]
+    assert bars_of(axes, "target") == [(pytest.approx(at), pytest.approx(at + 8), 0) for at in (5, 15, 25, 35)]
     assert [row for *_, row in bars_of(axes, "draft")] == [1, 1, 2, 2]
     assert len(bars_of(axes, "resample")) == 4
     assert bars_of(axes, "verify") == []

@@ -77,10 +77,9 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     sentence = WHOLE.forecast(2.0, None)
     assert sentence.startswith("This takes at most about 26 minutes: 24 trials on 16 prompts, then at most 7")
     assert "Plain decoding takes 2.0 s a prompt here" in sentence
-    assert WHOLE.forecast(2.0, None, start=60.0).startswith(
-        f"This takes at most about {26 + 24 + WHOLE.candidates} min"
-    )
-    assert WHOLE.forecast(2.0, None, start=60.0).endswith(" A server starts in 60 s.")
+    of_a_server = WHOLE.forecast(2.0, None, start=60.0)
+    assert of_a_server.startswith(f"This takes at most about {26 + 24 + WHOLE.candidates} min")
+    assert of_a_server.endswith(" A server starts in 60 s.")
     assert "26 minutes: about 24 trials" in WHOLE.forecast(2.0, 27)
     assert "26 minutes instead of 10, which are too few: about" in WHOLE.forecast(2.0, 10)
     assert WHOLE.forecast(2.0, 10).endswith(" The search ends early, with fewer trials.")

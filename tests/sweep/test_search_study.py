@@ -223,9 +223,8 @@ def test_the_best_so_far_has_its_interval():
     assert best_line(study, "speedup") == "best so far: none yet"
     spread = math.log(1.5 / 1.25) / 12.706  # Student's t for two prompts; their standard error is the spread
     study.add_trials([recorded(1.5, spread), recorded(1.1), recorded(2.0, pruned_at=3)])
-    assert (
-        best_line(study, "speedup") == "best so far: trial 0, 1.50x plain [1.25, 1.80]"
-    )  # a pruned one does not count
+    # a pruned one does not count
+    assert best_line(study, "speedup") == "best so far: trial 0, 1.50x plain [1.25, 1.80]"
 
 
 def test_one_disturbed_run_among_the_last_three_changes_nothing():

@@ -40,10 +40,8 @@ def exact(settings):
     return torch.softmax(processors(None, torch.from_numpy(LOGITS)), dim=-1).numpy()
 
 
-@pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    "settings", [pytest.param(one, marks=[] if len(one) > 1 else pytest.mark.slow, id=str(one)) for one in SETTINGS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_three_consecutive_tokens_have_the_targets_joint_distribution(settings):
     drafter = FakeDrafter(lambda tokens: np.argsort(LOGITS[tokens[-1]])[::-1].tolist(), max_candidates=2)
     decoder = Decoder(bigram_model(LOGITS.tolist()), drafter, StaticTree([[0], [1], [0, 0]]), KeyedSampling(**settings))

@@ -184,9 +184,7 @@ class Sorted(StaticTree):
     def build(self, root, plan):
         tree = yield from super().build(root, plan)
         below = {row: children for row, children in enumerate(tree.shape.children) if children}
-        order = {
-            row: tuple(sorted(children, key=lambda child: -tree.log_probs[child])) for row, children in below.items()
-        }
+        order = {row: tuple(sorted(own, key=lambda child: -tree.log_probs[child])) for row, own in below.items()}
         return replace(tree, draws=order)
 
 

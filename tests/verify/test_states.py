@@ -99,10 +99,7 @@ def test_the_joint_under_block_verification_is_the_targets():
     assert goodness_of_fit(sampled("Eagle3", BlockVerification(COLD)), joint).p_value > LEVEL
 
 
-@pytest.mark.parametrize(
-    "name", [one if one == "Eagle3" else pytest.param(one, marks=pytest.mark.slow) for one in DRAFTERS]
-)
-@pytest.mark.variants(1)
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_planted_bias_is_found(name):
     joint = law(DRAFTERS[name][0])[1]
     found = sampled(name, TakesDrafts(COLD), 2 * SAMPLES, temperature=3.0)

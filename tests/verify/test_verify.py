@@ -147,9 +147,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     assert main([experiment(**DRAFT, verifier=verifier, arms=arms)]) == 0
     found = report()
     verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
-    assert verdicts == {
-        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "unsafe": "lossy, as labeled"
-    }  # fmt: skip
+    assert verdicts == {**dict.fromkeys(("drawn", "points", "match"), SAMPLED), "unsafe": "lossy, as labeled"}
     for finding in found["findings"]:
         assert "token equality" not in checks(finding)
     for finding in found["findings"][:3]:

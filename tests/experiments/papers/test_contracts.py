@@ -148,9 +148,8 @@ def test_verifiers_of_a_perfect_draft_accept_all_of_the_same_drafts(builder, ver
     parts = Parts(DraftModel(hashed_model(13)), builder, RejectionSampling())
     analysis.begin({"arm": parts})
     for sequence in range(2):
-        Decoder(model, *parts).generate(
-            [1, 2], max_new_tokens=24, seed=0, sequence=sequence, observers=[partial(analysis.observe, "arm")]
-        )
+        watching = {"sequence": sequence, "observers": [partial(analysis.observe, "arm")]}
+        Decoder(model, *parts).generate([1, 2], max_new_tokens=24, seed=0, **watching)
     rows = analysis.report([]).tables["same_drafts"].records()
     assert len(rows) == verifiers
     assert {row["over rejection sampling"] for row in rows} == {1.0}

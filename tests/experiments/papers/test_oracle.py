@@ -51,9 +51,7 @@ def target():
 def draft():
     """As the target, but at random where the last two tokens add up to a multiple of 3."""
     other = hashed_model(VOCABULARY, seed=4)
-    return FakeCausalLM(
-        lambda tokens: (other if sum(tokens[-2:]) % 3 == 0 else target()).next_logits(tokens), VOCABULARY
-    )
+    return FakeCausalLM(lambda text: (target() if sum(text[-2:]) % 3 else other).next_logits(text), VOCABULARY)
 
 
 class Tokenizer:

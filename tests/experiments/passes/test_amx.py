@@ -17,9 +17,8 @@ def test_without_tiles_the_reason_is_printed_and_nothing_is_measured(
     monkeypatch.setattr(llama_weights, "processor", lambda: "avx2")
     monkeypatch.setattr(amx, "PARTS", ())
     amx.main(["--target", "stdlib"])
-    assert re.match(
-        "bfloat16 rows are multiplied .*, because the processor has no AMX|.* in tiles", capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert re.match("bfloat16 rows are multiplied .*, because the processor has no AMX|.* in tiles", printed)
 
 
 @pytest.mark.slow

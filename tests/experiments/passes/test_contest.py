@@ -45,9 +45,7 @@ def test_llama_cpp_runs_files_of_the_pair_beside_its_own_loop(experiment, tmp_pa
     assert steps[-1]["backend"].startswith("llama.cpp's loop")
 
 
-def test_a_contest_without_a_backend_that_runs_the_pair_is_refused_in_a_sentence(
-    experiment, tmp_path, capsys, monkeypatch
-):
+def test_a_contest_without_a_backend_that_runs_the_pair_is_one_sentence(experiment, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     path = experiment(profile={**SHORT, "to": str(tmp_path / "profiles")})
     assert main([path, "--backends", "openvino"]) == 2

@@ -39,9 +39,7 @@ def samples(ms, prefix_ms=0.0):
 
 def arm(name, seconds, in_passes, new_tokens=1, nodes=0):
     """Two prompts of three steps; the second one's take twice as long."""
-    answers = [
-        [SplitTiming(1 + nodes, (), new_tokens, 9, seconds * slow, in_passes * slow, 0.0)] * 3 for slow in (1, 2)
-    ]
+    answers = [[SplitTiming(1 + nodes, (), new_tokens, 9, seconds * by, in_passes * by, 0.0)] * 3 for by in (1, 2)]
     steps = [step for answer in answers for step in answer]
     return SimpleNamespace(arm=SimpleNamespace(name=name), answers=answers, steps=steps)
 

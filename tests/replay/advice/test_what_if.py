@@ -101,11 +101,9 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
 
 @pytest.mark.slow
 def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
-    latency = tmp_path / "device.yaml"
-    latency.write_text(
-        yaml.safe_dump({"latency": {"name": "from a file", "target_ms": {1: 9.0}, "draft_ms": {1: 3.0}}})
-    )
-    what_if = {"profiles": [WIDE, NARROW], "files": [str(latency)], "max_nodes": 8, "max_depth": 3}
+    device = tmp_path / "device.yaml"
+    device.write_text(yaml.safe_dump({"latency": {"name": "from a file", "target_ms": {1: 9.0}, "draft_ms": {1: 3.0}}}))
+    what_if = {"profiles": [WIDE, NARROW], "files": [str(device)], "max_nodes": 8, "max_depth": 3}
     assert main([file(what_if=what_if)]) == 0
     shown = capsys.readouterr().out
     for part in ("A: wide (assumed)", "B: narrow (measured)", "C: from a file", "does not fit all", "same prompts",
