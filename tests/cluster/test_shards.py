@@ -118,8 +118,6 @@ def test_an_evaluation_of_two_shards_has_the_tokens_of_one_machine(experiment, t
 
 @pytest.fixture
 def other_processor(monkeypatch):
-    """Return a function that gives this machine another processor."""
-
     def change() -> None:
         for place in ("specexp.commands.run.device_name", "specexp.replay.record.command.device_name"):
             monkeypatch.setattr(place, lambda device: "Other, AVX2")

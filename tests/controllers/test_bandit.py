@@ -74,7 +74,6 @@ def test_it_settles_on_the_best_ratio_of_sums_and_not_on_the_best_mean_of_ratios
 
 
 def test_it_follows_a_change():
-    """Within a window or two the value that was slow, and is now fast, is played."""
     controller = Bandit("depths", [1, 2], window=100)
     play(controller, lambda value, number: (1, 1.0 if value == 1 else 2.0), 200)
     counts = play(controller, lambda value, number: (1, 1.0 if value == 2 else 3.0), 200)

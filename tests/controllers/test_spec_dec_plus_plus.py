@@ -128,8 +128,6 @@ def test_it_learns_from_read_tokens_up_to_the_first_rejection():
 
 
 class Noting(SpecDecPlusPlus):
-    """Drafts on, and notes the depth and states of each decision."""
-
     def __init__(self):
         super().__init__(features="hidden")
         self.decisions, self.steps = [], []

@@ -36,7 +36,6 @@ def lines(*rows: object) -> str:
 
 
 def one(folder: Path, name: str, content: str) -> dict[str, object]:
-    """The only row of a file."""
     (folder / name).write_bytes(content.encode())
     (row,) = OwnPrompts(str(folder / name)).load()
     return row

@@ -279,8 +279,6 @@ def test_drawn_candidates_are_refused(verifier):
 
 
 class LastAgain(Drafter):
-    """Guesses the last token again."""
-
     max_candidates = 1
 
     def propose(self, context, request):
@@ -296,8 +294,6 @@ class RunsItsModel(LearnsNothing):
 
 
 class EveryOther(Controller):
-    """Drafts in every other step."""
-
     def plan(self, context):
         return Plan(max_depth=None if context.steps % 2 else 0)
 

@@ -72,7 +72,6 @@ def check_equal(turns, paths, max_new_tokens, limit=LIMIT, profile=PROFILE):
 
 @st.composite
 def trees(draw, width=4, most=9):
-    """Rank paths of a random tree."""
     paths = []
     for _ in range(draw(st.integers(1, most))):
         parent = draw(st.sampled_from([(), *paths]))

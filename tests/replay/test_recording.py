@@ -76,7 +76,6 @@ def replayed(recording, builder, verifier=None, drafter=None):
 
 
 def path_to(turn, node):
-    """All tokens up to a node of a turn's trie."""
     tokens = []
     while node > 0:
         tokens.append(int(turn.trie.tokens[node]))

@@ -36,8 +36,6 @@ def test_each_policy_takes_sequences_in_its_order(policy, order):
 
 
 class Chooses(QueuePolicy):
-    """Chooses given places."""
-
     def __init__(self, *places):
         self.places = list(places)
 

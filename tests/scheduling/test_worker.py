@@ -91,8 +91,6 @@ EXECUTIONS = {
 
 
 class Clock(Controller):
-    """Adds up the seconds that it observes, by sequence and phase."""
-
     state = "carry"
 
     def __init__(self):

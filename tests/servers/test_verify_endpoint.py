@@ -1,18 +1,16 @@
 """``python -m specexp.verify --endpoint``: mistakes, near ties, and answers that cannot be judged."""
 
 import json
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
-from helpers import drafting_server, fake_server
+from helpers import drafting_server
 
 from specexp.bench.equality import near_tie_of
 from specexp.engines.openai_client import Streamed
-from specexp.engines.server import StartedServer, free_port
 from specexp.servers.verify import EndpointReport, compare_endpoints
 from specexp.verify.command import main
 
@@ -68,23 +66,6 @@ def test_plain_decoding_that_does_not_repeat_itself_proves_nothing() -> None:
     (found,) = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
     assert found.verdict == "cannot tell"
     assert found.why == "plain decoding does not reproduce its own answer"
-
-
-@pytest.fixture
-def serve():
-    started = []
-
-    def start(*arguments, program=fake_server):
-        port = free_port()
-        server = StartedServer(
-            [sys.executable, program.__file__, str(port), *arguments], f"http://127.0.0.1:{port}", 60
-        )
-        started.append(server)
-        return server.url
-
-    yield start
-    for server in started:
-        server.close()
 
 
 def test_a_gap_that_a_study_of_an_engine_calls_a_near_tie_is_one_between_servers(capsys) -> None:
@@ -241,16 +222,7 @@ def test_requests_among_others_are_answered_as_alone(serve, tmp_path, capsys) ->
 
 
 @pytest.mark.slow
-def test_our_own_server_is_not_blamed(tmp_path) -> None:
-    from specexp.config.artifacts import save_artifact
-
-    parts = {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}}
-    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": parts}).folder
-    port = free_port()
-    words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
-    server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
-    try:
-        arguments = ["--endpoint", server.url, "--plain-body", OFF, "--max-prompts", "4"]
-        assert main([*arguments, "--max-tokens", "24", "--output", str(tmp_path)]) == 0
-    finally:
-        server.close()
+def test_our_own_server_is_not_blamed(serve_ours, tmp_path) -> None:
+    url = serve_ours(drafter={"class_path": "PromptLookup"}, builder={"class_path": "Chain"})
+    arguments = ["--endpoint", url, "--plain-body", OFF, "--max-prompts", "4"]
+    assert main([*arguments, "--max-tokens", "24", "--output", str(tmp_path)]) == 0

@@ -1,32 +1,24 @@
 """``python -m specexp.why --endpoint``: planted costs and mistakes of a server, and failures in one sentence."""
 
 import json
-import sys
 
 import pytest
 from helpers import drafting_server
 
-from specexp.config.artifacts import save_artifact
 from specexp.engines import openai_client
-from specexp.engines.server import StartedServer, free_port
 from specexp.servers.why import main
 
 FREE = ("--virtual", "--step", "4", "--fixed", "4", "--token", "0.01")
 
 
 @pytest.fixture
-def explain(tmp_path, capsys):
+def explain(serve, tmp_path, capsys):
     """Start a server with planted behaviour and explain it; returns the JSON result."""
 
     def explained(*planted, options=(), code=0):
-        port = free_port()
-        command = [sys.executable, drafting_server.__file__, str(port), *planted]
-        server = StartedServer(command, f"http://127.0.0.1:{port}", 60)
-        arguments = ["--endpoint", f"{server.url}/v1", "--output", str(tmp_path), "--json", *options]
-        try:
-            assert main(["--max-prompts", "8", *arguments]) == code
-        finally:
-            server.close()
+        url = serve(*planted, program=drafting_server)
+        arguments = ["--endpoint", f"{url}/v1", "--output", str(tmp_path), "--json", *options]
+        assert main(["--max-prompts", "8", *arguments]) == code
         return json.loads(capsys.readouterr().out)
 
     return explained
@@ -105,15 +97,10 @@ def test_a_plain_server_gives_the_break_even_if_requests_cannot_choose(explain) 
 
 
 @pytest.mark.slow
-def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> None:
+def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain, serve) -> None:
     costs = ["--virtual", "--fixed", "8", "--token", "3"]
-    port = free_port()
-    command = [sys.executable, drafting_server.__file__, str(port), *costs, "--length", "2"]
-    shorter = StartedServer(command, f"http://127.0.0.1:{port}", 60)
-    try:
-        summary = explain(*costs, options=["--also", shorter.url])["summary"]
-    finally:
-        shorter.close()
+    shorter = serve(*costs, "--length", "2", program=drafting_server)
+    summary = explain(*costs, options=["--also", shorter])["summary"]
     assert [summary["fixed_ms"], summary["token_ms"]] == pytest.approx([8, 3], rel=0.01)
 
 
@@ -173,17 +160,11 @@ def test_the_key_in_the_environment_is_sent(explain, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_our_own_server_is_explained(tmp_path, capsys) -> None:
-    parts = {"drafter": {"class_path": "DraftModel"}, "builder": {"class_path": "Chain", "init_args": {"length": 4}}}
-    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": parts}).folder
-    port = free_port()
-    words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
-    server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
-    try:
-        arguments = ["--endpoint", server.url, "--max-prompts", "8", "--max-tokens", "48", "--output", str(tmp_path)]
-        assert main([*arguments, "--json"]) == 0
-    finally:
-        server.close()
+def test_our_own_server_is_explained(serve_ours, tmp_path, capsys) -> None:
+    chain = {"class_path": "Chain", "init_args": {"length": 4}}
+    url = serve_ours(drafter={"class_path": "DraftModel"}, builder=chain)
+    arguments = ["--endpoint", url, "--max-prompts", "8", "--max-tokens", "48", "--output", str(tmp_path)]
+    assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     drafted = {row["requests"]: row["drafted/step"] for row in found["tables"]["lengths"]}
     assert drafted["0"] == 0

@@ -25,7 +25,6 @@ from specexp.sweep.trials import Confirmed
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory, study_model):
-    """The folder of a study that ended with a gain."""
     folder = tmp_path_factory.mktemp("ended")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -159,8 +159,6 @@ def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, interruptible, tmp
 
 @pytest.mark.slow
 class TestOpenVino:
-    """The real engine, on a tiny model."""
-
     def test_a_study_confirms_and_exports_the_engines_settings(self, of_engine, tmp_path, capsys):
         pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
         choices = [

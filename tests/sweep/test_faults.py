@@ -77,7 +77,6 @@ def fill(scene):
 
 
 def begin(study, folders, through):
-    """Two workers."""
     return [
         study.type("--output", folders[0], url=through.before(study.url)),
         study.type("--output", folders[1]),
@@ -97,7 +96,6 @@ def life(tmp_path_factory, model_folder, server):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False).returncode:
@@ -149,8 +147,6 @@ def searched(tmp_path_factory, model_folder, server):
 
 
 def wait_for_confirmation(url):
-    """Return once a worker has claimed it."""
-
     def claimed():
         try:
             claims = optuna.load_study(study_name=f"sweep{CONFIRMATIONS}", storage=url).get_trials()

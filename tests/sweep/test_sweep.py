@@ -34,7 +34,6 @@ def search(low, high, **others):
 
 
 def trials():
-    """The rows of ``trials.csv``."""
     with Path("runs/small/trials.csv").open() as file:
         return list(csv.DictReader(file))
 

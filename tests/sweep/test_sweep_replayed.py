@@ -101,7 +101,6 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def here(tmp_path, recorded, monkeypatch):
-    """A folder with the recording."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     (tmp_path / "recorded").symlink_to(recorded)
@@ -116,13 +115,11 @@ def write(**sections):
 
 
 def trials():
-    """Rows of the study by name."""
     with Path("runs/tree/trials.csv").open(newline="") as file:
         return {row["name"]: row for row in csv.DictReader(file)}
 
 
 def exported():
-    """Manifest of the exported tree."""
     found: dict[str, Any] = json.loads(Path("exported/v1/artifact.json").read_text())
     return found
 

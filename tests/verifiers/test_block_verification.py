@@ -8,25 +8,13 @@ from helpers.branching import continued, joint_of, same
 from helpers.contracts import contract_of
 from helpers.drawn_trees import DRAFTS, TARGETS, Draft, mean_length, output_of, seeded, step
 
-from specexp.builders import Chain
-from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
-from specexp.drafters import DraftModel
-from specexp.testing.fakes import hashed_model
 from specexp.testing.verifiers import LosslessVerifierContract
 from specexp.verifiers import BlockVerification, RejectionSampling
 
 TestDefault = contract_of(LosslessVerifierContract, lambda: BlockVerification())
 TestProcessed = contract_of(LosslessVerifierContract, lambda: BlockVerification(temperature=0.7, top_k=4, top_p=0.9))
 TestGreedyTemperature = contract_of(LosslessVerifierContract, lambda: BlockVerification(temperature=0))
-
-
-@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-@pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_the_output_of_a_step_has_the_targets_distribution(length, q, target):
-    found = output_of(BlockVerification(), Draft(q), NodeKind.DRAWN, (1,) * length, target)
-    assert same(continued(found, length + 1, target), joint_of(target, length + 1))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
@@ -75,14 +63,6 @@ def test_point_masses_have_the_outputs_of_rejection_sampling(target):
     tokens = np.array([0, 2, 1, 2])
     chain = TokenTree(TreeShape([-1, 0, 1, 2], [-1, 0, 0, 0]), tokens)
     assert same(step(BlockVerification(), chain, target), step(RejectionSampling(), chain, target))
-
-
-def test_a_draft_model_that_is_the_target_is_always_accepted():
-    model = hashed_model(30)
-    decoder = Decoder(model, DraftModel(hashed_model(30)), Chain(4, candidates="drawn"), BlockVerification())
-    for sequence in range(5):
-        result = decoder.generate([1, 2, 3], max_new_tokens=50, sequence=sequence, seed=0)
-        assert (result.steps, result.accepted_drafts) == (10, 40)
 
 
 def test_of_several_children_it_tries_the_first():

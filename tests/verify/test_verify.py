@@ -41,15 +41,11 @@ class OvereagerThere(Overeager):
 
 
 class Lawless(Verifier):
-    """States no temperature."""
-
     def verify(self, context, tree, logits):
         return Verdict((), 0)
 
 
 class Failing(Drafter):
-    """Fails at every request."""
-
     max_candidates = 8
 
     def propose(self, context, request):
@@ -87,7 +83,6 @@ def experiment(experiment, tmp_path, monkeypatch):
 
 @pytest.fixture
 def report(tmp_path):
-    """Reads ``report.json``."""
     return lambda: json.loads((tmp_path / "runs" / "verify" / "tiny" / "report.json").read_text())
 
 

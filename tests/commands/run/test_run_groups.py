@@ -14,7 +14,6 @@ SEED = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
 
 @pytest.fixture
 def lines(tmp_path):
-    """A data section with three prompts of one turn."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"text": f"ab{n} ab{n}"}) + "\n" for n in range(3)))
     return {"prompts": {"class_path": "RawText", "init_args": {"path": str(path)}}}

@@ -50,8 +50,6 @@ def recording(tmp_path):
 
 @pytest.fixture
 def file(experiment, recording):
-    """Writes a what_if file over the recording."""
-
     def write(**sections):
         path = experiment(
             **{
