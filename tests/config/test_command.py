@@ -125,10 +125,11 @@ def test_another_word_for_an_argument_suggests_the_argument(write, part, given, 
         load_config(write(text))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "arguments",
     [
+        [str(TREE_SHAPE), "--pair.target", "./nowhere"],
         ["--help"],
         ["--help", "generation.seed"],
         [str(TREE_SHAPE), "--builder.init_args.nods", "3"],

@@ -145,12 +145,6 @@ def test_the_confirmation_takes_the_last_prompts_of_a_set_that_is_too_small_for_
     }  # fmt: skip
 
 
-def test_unwritable_output(composition, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"output: .* cannot be written"):
-        save_resolved(composition, tmp_path / "file" / "run")
-
-
 def test_a_file_composed_on_the_command_line_lies_on_top_of_the_file(write, monkeypatch, tmp_path):
     write("latency: {name: slow, target_ms: {1: 100, 64: 110}}\ngeneration: {seed: 4}", "latency.yaml")
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fake_turns import save_recording
-from transformers import LlamaConfig, LlamaForCausalLM
+from helpers.small_models import tiny_llama
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, KConfig
 from specexp.config.schema import Generation
@@ -239,21 +239,15 @@ def test_an_answer_that_was_not_recorded_is_refused(recording, builder, drafter,
         replayed(recording, builder, drafter=made).decode(PROMPT)
 
 
-def tiny_llama(seed=0):
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
-
-
 def test_weights_distinguish_a_fine_tuned_model_from_itself():
-    model = tiny_llama()
+    model = tiny_llama(0)
     first = weights_fingerprint(model)
-    assert first == weights_fingerprint(tiny_llama())
+    assert first == weights_fingerprint(tiny_llama(0))
     assert first["dtype"] == "float32"
     assert first["parameters"] == sum(values.numel() for values in model.parameters())
 
-    assert weights_fingerprint(tiny_llama(seed=1))["weights_sha256"] != first["weights_sha256"]
-    assert weights_fingerprint(tiny_llama().to(torch.bfloat16))["dtype"] == "bfloat16"
+    assert weights_fingerprint(tiny_llama(1))["weights_sha256"] != first["weights_sha256"]
+    assert weights_fingerprint(tiny_llama(0, torch.bfloat16))["dtype"] == "bfloat16"
     with torch.no_grad():
         for values in model.parameters():
             values += 1e-4

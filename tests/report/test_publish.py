@@ -100,37 +100,36 @@ def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_p
     assert "<p>To serve it:</p><pre>python serve</pre>" in (folder / "report.html").read_text()
 
 
-def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, capsys) -> None:
-    config = {
-        "pair": {"target": "smollm2", "target_dtype": "bfloat16", "mode": "packed"},
-        "data": {"prompts": {"class_path": "my.Prompts"}},
-        "generation": {"max_new_tokens": 64},
-    }
-    known = {"git_commit": "0123456789abcdef", "git_dirty": True, "device_name": "A CPU", "threads": 2}
-    known |= {"packages": {"specexp": "1.0", "torch": "2.13", "numpy": "2"}, "device": "cpu", "python": "3.11"}
-    known |= {"command": ["specexp"], "time": "2030-01-02T03:04:05"}
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    (tmp_path / "environment.json").write_text(json.dumps(known))
-    publish(Report({"arms": table()}), tmp_path)
-    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+@pytest.fixture
+def lines_below(tmp_path: Path, capsys):
+    """Publish a table of a run with this pair, data, limit and environment; returns the two lines below it."""
+
+    def printed(pair, prompts, most, **environment) -> list[str]:
+        config = {"pair": pair, "data": {"prompts": prompts}, "generation": {"max_new_tokens": most}}
+        known = {"device_name": "A CPU", "device": "cpu", "python": "3.11", "command": ["specexp"]}
+        known |= {"time": "2030-01-02T03:04:05", **environment}
+        (tmp_path / "config.yaml").write_text(json.dumps(config))
+        (tmp_path / "environment.json").write_text(json.dumps(known))
+        publish(Report({"arms": table()}), tmp_path)
+        return capsys.readouterr().out.splitlines()[-3:-1]
+
+    return printed
+
+
+def test_two_lines_below_the_tables_say_how_they_came_about(lines_below) -> None:
+    pair = {"target": "smollm2", "target_dtype": "bfloat16", "mode": "packed"}
+    packages = {"specexp": "1.0", "torch": "2.13", "numpy": "2"}
+    known = {"git_commit": "0123456789abcdef", "git_dirty": True, "threads": 2, "packages": packages}
+    assert lines_below(pair, {"class_path": "my.Prompts"}, 64, **known) == [
         "specexp 1.0 (012345678-dirty), torch 2.13; A CPU, 2 threads",
         "smollm2 (weights from Q4_1), bfloat16, packed; prompts of Prompts; at most 64 tokens each, 2030-01-02",
     ]
 
 
-def test_the_lines_to_paste_show_no_folders_of_this_machine(tmp_path: Path, capsys) -> None:
+def test_the_lines_to_paste_show_no_folders_of_this_machine(tmp_path: Path, lines_below) -> None:
     (tmp_path / "own-model").mkdir()
-    config = {
-        "pair": {"target": str(tmp_path / "own-model"), "target_dtype": "float32", "mode": "auto"},
-        "data": {"prompts": "OwnPrompts"},
-        "generation": {"max_new_tokens": 1},
-    }
-    known = {"git_commit": None, "git_dirty": None, "device_name": "A CPU", "threads": 1, "packages": {}}
-    known |= {"command": ["specexp"], "time": "2030-01-02T03:04:05", "device": "cpu", "python": "3.11"}
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    (tmp_path / "environment.json").write_text(json.dumps(known))
-    publish(Report({"arms": table()}), tmp_path)
-    line = capsys.readouterr().out.splitlines()[-2]
+    pair = {"target": str(tmp_path / "own-model"), "target_dtype": "float32", "mode": "auto"}
+    _, line = lines_below(pair, "OwnPrompts", 1, git_commit=None, git_dirty=None, threads=1, packages={})
     assert line == "own-model, float32; prompts of OwnPrompts; at most 1 token each, 2030-01-02"
 
 

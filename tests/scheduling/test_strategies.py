@@ -19,47 +19,21 @@ from specexp.testing.fakes import counting_model
 from specexp.verifiers import KeyedSampling
 
 
-class TestSerial(ExecutionContract):
-    concurrent = False
-
-    @pytest.fixture
-    def execution(self):
-        return Serial()
+def contract_of(contract, make, concurrent=True):
+    fixture = pytest.fixture(lambda self: make(), name="execution")
+    return type(contract.__name__, (contract,), {"execution": fixture, "concurrent": concurrent})
 
 
-class TestSerialSpeculative(DraftingExecutionContract):
-    concurrent = False
-
-    @pytest.fixture
-    def execution(self):
-        return SerialSpeculative(threads=1)
-
-
-class TestBatched(DraftingExecutionContract):
-    @pytest.fixture
-    def execution(self):
-        return Batched(3)
-
-
-class TestScheduledOverAThread(DraftingExecutionContract):
-    @pytest.fixture
-    def execution(self):
-        return Scheduled(8, LeastProgress(), verify_batch=4, workers="thread", threads=1)
-
-
-class TestScheduledOverAProcess(DraftingExecutionContract):
-    @pytest.fixture
-    def execution(self):
-        return Scheduled(3)
-
-
-@pytest.mark.slow
-class TestScheduledOverSeveralProcesses(DraftingExecutionContract):
-    @pytest.fixture
-    def execution(self):
-        return Scheduled(3, verify_batch=2, workers=2)
-
-
+TestSerial = contract_of(ExecutionContract, Serial, concurrent=False)
+TestSerialSpeculative = contract_of(DraftingExecutionContract, lambda: SerialSpeculative(threads=1), concurrent=False)
+TestBatched = contract_of(DraftingExecutionContract, lambda: Batched(3))
+TestScheduledOverAThread = contract_of(
+    DraftingExecutionContract, lambda: Scheduled(8, LeastProgress(), verify_batch=4, workers="thread", threads=1)
+)
+TestScheduledOverAProcess = contract_of(DraftingExecutionContract, lambda: Scheduled(3))
+TestScheduledOverSeveralProcesses = pytest.mark.slow(
+    contract_of(DraftingExecutionContract, lambda: Scheduled(3, verify_batch=2, workers=2))
+)
 STRATEGIES = [Serial(), SerialSpeculative(), Batched(2), Scheduled(2, workers="thread")]
 
 

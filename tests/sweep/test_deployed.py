@@ -15,12 +15,10 @@ from helpers.small_study import DEAR, FREE, study, write
 import specexp
 from specexp.artifacts import ArtifactError
 from specexp.bench.arm import eos_of, sequence_name
-from specexp.bench.statistics import metric_interval, paired_speedup
+from specexp.bench.statistics import metric_interval
 from specexp.config import build_data, load_config
 from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
-from specexp.sweep.confirmation import Confirmation, Watch
-from specexp.sweep.trials import Confirmed
 
 
 @pytest.fixture(scope="module")
@@ -151,26 +149,6 @@ def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
     with pytest.raises(ArtifactError) as caught:
         specexp.load_artifact(folder)
     assert text in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "winner"),
-    [
-        ((0.5,) * 4, (0.6,) * 4, "first"),
-        ((0.2, 0.4, 1.6, 0.4), (0.6,) * 4, "second"),  # the fastest in the mean, but not by the interval
-        ((1.1, 1.2, 0.9, 1.0), (1.3,) * 4, "first"),  # the fastest, since none is faster than plain decoding
-    ],
-)
-def test_the_winner_is_the_fastest_that_is_shown_to_be_faster(first, second, winner):
-    records = [record("plain", prompt, steps=2) for prompt in range(4)]
-    for name, taken in (("first", first), ("second", second)):
-        records += [record(name, prompt, one, steps=2) for prompt, one in enumerate(taken)]
-    found = [
-        Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
-        for number, name in enumerate(("first", "second"))
-    ]
-    found.sort(key=lambda one: -one.over_plain.mean_log_ratio)
-    assert Confirmation(found, records, {}, Watch()).winner.name == winner
 
 
 def test_the_interval_of_a_metric_is_over_prompts():

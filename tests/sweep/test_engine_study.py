@@ -158,27 +158,26 @@ def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, interruptible, tmp
 
 
 @pytest.mark.slow
-class TestOpenVino:
-    def test_a_study_confirms_and_exports_the_engines_settings(self, of_engine, tmp_path, capsys):
-        pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
-        choices = [
-            openvino("lookup", "prompt-lookup", num_assistant_tokens=4, max_ngram_size=2),
-            openvino("static", "model", num_assistant_tokens=3),
-        ]
-        path = of_engine(
-            choices,
-            choices,
-            confirm={"best": 1, "data": {"max_prompts": 1}},
-            export={"kind": "engine-settings", "to": str(tmp_path / "artifacts" / "tiny")},
-        )
-        assert main([path]) == 0
-        assert "Safe: 2/2 outputs equal plain decoding's." in capsys.readouterr().out
-        folder = tmp_path / "artifacts" / "tiny" / "best-tree"
-        settings = json.loads((tmp_path / "artifacts" / "tiny" / "v1" / "settings.json").read_text())
-        assert settings["engine"] == "openvino"
-        written, _ = export(folder, "openvino")
-        assert written == settings["settings"]
-        assert written in [choice["init_args"]["settings"] for choice in choices]
+def test_a_study_confirms_and_exports_the_settings_of_openvino(of_engine, tmp_path, capsys):
+    pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
+    choices = [
+        openvino("lookup", "prompt-lookup", num_assistant_tokens=4, max_ngram_size=2),
+        openvino("static", "model", num_assistant_tokens=3),
+    ]
+    path = of_engine(
+        choices,
+        choices,
+        confirm={"best": 1, "data": {"max_prompts": 1}},
+        export={"kind": "engine-settings", "to": str(tmp_path / "artifacts" / "tiny")},
+    )
+    assert main([path]) == 0
+    assert "Safe: 2/2 outputs equal plain decoding's." in capsys.readouterr().out
+    folder = tmp_path / "artifacts" / "tiny" / "best-tree"
+    settings = json.loads((tmp_path / "artifacts" / "tiny" / "v1" / "settings.json").read_text())
+    assert settings["engine"] == "openvino"
+    written, _ = export(folder, "openvino")
+    assert written == settings["settings"]
+    assert written in [choice["init_args"]["settings"] for choice in choices]
 
 
 @pytest.mark.slow

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import optuna
 import pytest
+from helpers import made_records
 
-from specexp.bench.record import MEASURED, PromptRecord, SequenceGroup
-from specexp.bench.statistics import Speedup, paired_speedup
+from specexp.bench.record import SequenceGroup
+from specexp.bench.statistics import paired_speedup
 from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
 
 TREE = "80-node tree"
@@ -15,20 +15,8 @@ CHAIN = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
 
 
 def record(arm, prompt, seconds, tokens=(5, 6, 7, 8)):
-    return PromptRecord(
-        arm,
-        f"p{prompt}",
-        "a",
-        token_ids=tokens,
-        turn_tokens=(len(tokens),),
-        finish_reasons=("eos" if prompt == 0 else "length",),
-        steps=2,
-        decode_seconds=seconds,
-        decode_tokens=len(tokens),
-        dtype="bfloat16",
-        device="cpu",
-        verifier="Greedy",
-    )
+    ended = ("eos" if prompt == 0 else "length",)
+    return made_records.record(arm, prompt, seconds, token_ids=tokens, finish_reasons=ended, steps=2)
 
 
 def measured(tree_seconds):
@@ -79,14 +67,25 @@ def test_a_table_names_the_fewer_prompts_of_candidates_for_comparison():
     assert not any("only the first" in note for note in shown(confirmed, records[:12]).notes)
 
 
-def test_the_verdict_is_on_the_fastest_that_is_shown_to_be_faster():
-    steady, records = measured((0.6, 0.6, 0.6, 0.6))
-    chance = Speedup.of("lucky", "plain", np.array([0.0, 2, 0, 2]), MEASURED)
-    lucky = replace(steady[0], name="lucky", over_plain=chance)
-    assert lucky.over_plain.ratio > steady[0].over_plain.ratio
-    both = [lucky, *steady]
-    assert answer(confirmation(both, records)).startswith("80-node tree decodes 1.67x")
-    assert confirmation(both, records).winner is steady[0]
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        ((0.5,) * 4, (0.6,) * 4, "first"),
+        ((0.2, 0.4, 1.6, 0.4), (0.6,) * 4, "second"),  # the fastest in the mean, but not by the interval
+        ((1.1, 1.2, 0.9, 1.0), (1.3,) * 4, "first"),  # the fastest, since none is faster than plain decoding
+    ],
+)
+def test_the_verdict_is_on_the_fastest_that_is_shown_to_be_faster(first, second, winner):
+    seconds = {"plain": (1.0,) * 4, "first": first, "second": second}
+    records = [record(arm, prompt, one) for arm, taken in seconds.items() for prompt, one in enumerate(taken)]
+    found = [
+        Confirmed(name, number, (), CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
+        for number, name in enumerate(("first", "second"))
+    ]
+    found.sort(key=lambda one: -one.over_plain.mean_log_ratio)
+    ended = confirmation(found, records)
+    assert ended.winner.name == winner
+    assert f"{winner} " in answer(ended)
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import optuna
@@ -28,18 +29,15 @@ def start(folder, url=""):
 
 
 def finished(folder):
-    if not (folder / "journal.log").exists():
-        return {}
-    study = load(folder)
+    study = load(folder) if (folder / "journal.log").exists() else None
     return {} if study is None else {t.number: tuple(t.values) for t in study.trials if t.state in FINISHED}
 
 
 def load(folder, url=""):
-    storage = url or optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
-    try:
+    """The study, or None before it has been made."""
+    with suppress(Exception):
+        storage = url or optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
         return optuna.load_study(study_name="fake", storage=storage)
-    except KeyError:
-        return None
 
 
 def check_full(study):
@@ -71,46 +69,34 @@ def test_killed_at_random_moments(tmp_path, round_):
         kept = now
     assert start(tmp_path).wait() == 0
     assert kept.items() <= finished(tmp_path).items()
-    study = load(tmp_path)
-    assert study is not None
-    check_full(study)
+    check_full(load(tmp_path))
 
 
 @pytest.mark.slow
 def test_killed_with_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     process = start(tmp_path, url)
-    while process.poll() is None and not (study := load_database(url)):
+    while process.poll() is None and not (study := load(tmp_path, url)):
         time.sleep(0.1)  # to look costs more than a trial
     while process.poll() is None and len(study.trials) < 4:
         time.sleep(0.05)
     process.kill()
     process.wait()
     assert start(tmp_path, url).wait() == 0
-    study = load(tmp_path, url)
-    assert study is not None
-    check_full(study)
+    check_full(load(tmp_path, url))
 
 
 @pytest.mark.slow
 def test_two_workers_share_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     first = start(tmp_path / "a", url)
-    while first.poll() is None and load_database(url) is None:
+    while first.poll() is None and load(tmp_path, url) is None:
         time.sleep(0.1)
     second = start(tmp_path / "b", url)
     assert (first.wait(), second.wait()) == (0, 0)
     study = load(tmp_path, url)
-    assert study is not None
     assert len(distinct_finished(study)) in (12, 13)  # the other's last trial was under way
     assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
-
-
-def load_database(url):
-    try:
-        return optuna.load_study(study_name="fake", storage=url)
-    except Exception:
-        return None
 
 
 def test_a_killed_trial_is_queued_again(tmp_path):
@@ -169,9 +155,7 @@ def test_a_stopped_worker_that_lost_its_trial_continues(tmp_path, fails):
     class Stopped(FakeBench):
         def measure(self, candidate, report, trial):
             if trial == 3:
-                study = load(tmp_path, url)
-                assert study is not None
-                study.tell(3, state=TrialState.FAIL)  # as another worker that missed its heart
+                load(tmp_path, url).tell(3, state=TrialState.FAIL)  # as another worker that missed its heart
                 if fails:
                     raise RuntimeError("the models took too long")
             return super().measure(candidate, report, trial)

@@ -24,7 +24,6 @@ from specexp.sweep.command import main
 from specexp.sweep.workers import Claim, TakenOverError
 
 ROOT = Path(__file__).parents[2]
-TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
 
 
 def search(low, high, **others):
@@ -306,14 +305,3 @@ def test_a_confirmation_that_another_worker_took_over_leaves_nothing(small, monk
     assert (Path("runs/small") / "trials.csv").exists()
     assert not [*Path("runs/small").glob("*confirm*")]
     assert not [*Path("artifacts").rglob("artifact.json")]
-
-
-def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
-    code = (
-        "import sys; from specexp.sweep.command import main; status = main(sys.argv[1:]) - 2; "
-        "heavy = {'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
-        "sys.exit(str(heavy) if heavy else status)"
-    )
-    subprocess.run(
-        [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"], check=True, capture_output=True
-    )

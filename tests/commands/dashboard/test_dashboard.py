@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from helpers.offline_runs import forget_account
 
 from specexp.commands.dashboard import main
 from specexp.tracking.dashboard import build_workspace, describe_comparison, describe_dashboard
@@ -25,9 +26,7 @@ sweep:
 
 @pytest.fixture
 def experiment(tmp_path, monkeypatch):
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    forget_account(monkeypatch, tmp_path)
     file = tmp_path / "shapes.yaml"
     file.write_text(EXPERIMENT)
     return str(file)

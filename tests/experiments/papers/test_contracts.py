@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from helpers.analysis_contract import AnalysisContract
+from helpers.contracts import contract_of
 from helpers.made_records import record
 
 from experiments.by_task import FastestByTask
@@ -28,11 +29,7 @@ from specexp.report.table import Table, columns
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, RejectionSampling
 
-
-def contract(make):
-    return type("Contract", (AnalysisContract,), {"make_analysis": lambda self: make()})
-
-
+contract = partial(contract_of, AnalysisContract)
 THEIRS = {
     "grid": {"level": "theirs", "speedups": {3: 2.29, 6: 2.67}},
     "utilisation": {"method": "Llama 2", "accepted": 5.72, "utilisation": 0.475},

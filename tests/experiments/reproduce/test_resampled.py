@@ -1,18 +1,16 @@
 """Figures on resamples of the prompts: sums over sums, geometric means, and intervals of paired ratios."""
 
 import pytest
+from helpers.made_records import record
 
 from experiments.reproduce.resampled import Resampled, interval, widened
-from specexp.bench.record import PromptRecord, Role, SequenceGroup
+from specexp.bench.record import Role, SequenceGroup
 
 pytestmark = pytest.mark.unit
 
 
 def record_of(arm, prompt, tokens=8, steps=8, seconds=8.0, **more):
-    return PromptRecord(
-        arm, str(prompt), "a", token_ids=tuple(range(tokens)), turn_tokens=(tokens,), steps=steps,
-        decode_tokens=tokens, decode_seconds=seconds, dtype="float32", verifier="Greedy", **more,
-    )  # fmt: skip
+    return record(arm, prompt, seconds, token_ids=tuple(range(tokens)), steps=steps, **more)
 
 
 @pytest.fixture

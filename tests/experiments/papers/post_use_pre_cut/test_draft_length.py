@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import made_records
 from helpers.made_records import outcome_of, strategy
 
 from experiments.papers.post_use_pre_cut.draft_length import (
@@ -15,7 +16,6 @@ from experiments.papers.post_use_pre_cut.draft_length import (
     local_optima,
     speed_of,
 )
-from specexp.bench.record import PromptRecord
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts
 from specexp.verifiers import Greedy
@@ -68,20 +68,9 @@ def row_of(outcome, *records):
     return table.records()[0]
 
 
-def record(arm, prompt, seconds, category="a", draft=0.0, clock="measured", passes=0):
-    return PromptRecord(
-        arm,
-        f"p{prompt}",
-        category,
-        token_ids=(5,) * 12,
-        turn_tokens=(12,),
-        steps=12 if arm == "plain" else 4,
-        draft_passes=passes,
-        decode_seconds=seconds,
-        decode_tokens=12,
-        seconds={"target": seconds - draft, "draft": draft},
-        clock=clock,
-    )
+def record(arm, prompt, seconds, draft=0.0, passes=0):
+    given = {"token_ids": (5,) * 12, "steps": 12 if arm == "plain" else 4, "draft_passes": passes}
+    return made_records.record(arm, prompt, seconds, seconds={"target": seconds - draft, "draft": draft}, **given)
 
 
 RECORDS = [record("plain", 0, 1.2), record("a", 0, 1.2, draft=0.8, passes=16)]
