@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from specexp.base.messages import counted, shown
 from specexp.bench.equality import near_tie_of
@@ -23,9 +23,6 @@ from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed
 from specexp.servers.counters import Drafts, draft_counters
 from specexp.servers.options import amount, endpoint_parser, positive_integer, prompts_of, run_endpoint_command
-
-if TYPE_CHECKING:
-    pass
 
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 NO_PLAIN = (
