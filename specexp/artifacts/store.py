@@ -30,7 +30,6 @@ from specexp.artifacts.manifest import (
     MOST_BYTES,
     Manifest,
     canonical_json,
-    check_depth,
     manifest_json,
     read_bytes,
     read_json,
@@ -203,7 +202,6 @@ def _parse(file: str, data: bytes, where: str) -> Any:
     header, most = int.from_bytes(data[:8], "little"), MOST_BYTES["json"]
     if header > most:
         raise ArtifactError(f"{where} has a header of {header} bytes; at most {most} are allowed")
-    check_depth(data[8 : 8 + header], where)
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
