@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -53,21 +52,18 @@ class Execution(metaclass=Checked):
                     "preloaded, or use KeyedSampling"
                 )
 
-    @abstractmethod
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Return an executor. Raises ``ValueError`` if the parts or the target are unsuitable, see :meth:`check`."""
+        """Return an executor, by default one that runs all parts in the caller's thread.
 
-
-class _InOneThread(Execution):
-    @override
-    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
+        Raises ``ValueError`` if the parts or the target are unsuitable, see :meth:`check`.
+        """
         from specexp.scheduling.executor import Executor
 
         self.check(parts)
         return Executor(model, parts, self.n, self.threads)
 
 
-class SerialSpeculative(_InOneThread):
+class SerialSpeculative(Execution):
     """Speculative decoding of one sequence at a time (SEED, Fig. 1 b). The target is idle while the drafter works.
 
     Args:
@@ -91,7 +87,7 @@ class Serial(SerialSpeculative):
         return super().open(model, Parts(verifier=parts.verifier))
 
 
-class Batched(_InOneThread):
+class Batched(Execution):
     """Decodes ``n`` sequences in lockstep: all draft, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts one tree level of all sequences in one pass. Drafting and verification do not overlap.
