@@ -26,7 +26,6 @@ class Countdown(Task):
 
     name: ClassVar[str] = "Countdown"
     depth: ClassVar[int] = 3
-    paper_items: ClassVar[int] = 2
     unparsable = -1.0
     value_ending = Ending((";",), 4)
 

@@ -231,7 +231,6 @@ class Blocksworld(Task):
 
     name: ClassVar[str] = "Blocksworld"
     depth: ClassVar[int] = 7
-    paper_items: ClassVar[int] = 145
     value_ending = Ending(("\n\n", "\nStart:"), 64)
 
     def __init__(

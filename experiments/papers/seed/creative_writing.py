@@ -35,7 +35,6 @@ class CreativeWriting(Task):
 
     name: ClassVar[str] = "Creative Writing"
     depth: ClassVar[int] = 2
-    paper_items: ClassVar[int] = 100
     value_ending = Ending(("\n\n", "\nSentences:", "\nPlan:"), 96)
 
     def __init__(self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, prompts: Prompts = "own") -> None:

@@ -38,7 +38,6 @@ class GSM8K(Task):
 
     name: ClassVar[str] = "GSM8K"
     depth: ClassVar[int] = 4
-    paper_items: ClassVar[int] = 1319
     value_ending = Ending(("\n\n", "\nProblem:"), 64)
 
     def __init__(

@@ -137,10 +137,6 @@ class Search(metaclass=Checked):
         return self._explore(depth)
 
     @abstractmethod
-    def max_expansions(self, depth: int) -> int:
-        """Return the maximum number of states that a search expands, not counting the last generation."""
-
-    @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
         """Grow a root-only tree to depth ``levels``, calling :meth:`expand` at most once per state."""
 
@@ -196,10 +192,6 @@ class BreadthFirst(Search):
     def __init__(self, breadth: Annotated[int, Field(ge=1)] = 1, thoughts: Annotated[int, Field(ge=1)] = 3) -> None:
         self.breadth = breadth
         self.thoughts = thoughts
-
-    @override
-    def max_expansions(self, depth: int) -> int:
-        return sum(min(self.breadth, self.thoughts**level) for level in range(depth - 1))
 
     @override
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:

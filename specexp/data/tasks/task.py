@@ -76,14 +76,12 @@ class Task(metaclass=Checked):
     Attributes:
         name: name in result tables.
         depth: number of generations on a path, as in the paper.
-        paper_items: number of items used in the paper.
         unparsable: value of a state if its evaluation cannot be parsed; at most the lowest regular value.
         value_ending: ending of an evaluation.
     """
 
     name: ClassVar[str]
     depth: ClassVar[int]
-    paper_items: ClassVar[int]
     unparsable: float
     value_ending: Ending
 
