@@ -124,7 +124,11 @@ class Artifact:
         """Raise an ArtifactError if the model or tokenizer differs from a recorded field; the error names the field."""
         difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
         if difference is not None:
-            raise ArtifactError(f"{self.folder}: {difference}")
+            section, key, known, value = difference
+            raise ArtifactError(
+                f"{self.folder}: fingerprint.{section}.{key} is {known}, but the given {section} has {value}: the "
+                f"artifact belongs to another {section}"
+            )
 
     def where(self, file: str) -> str:
         """Return the folder and file in the form used in error messages."""

@@ -55,18 +55,15 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
     }
 
 
-def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """Describe the first entry that has different values in the two fingerprints, or return None if all agree."""
+def first_difference(recorded: Fingerprint, given: Fingerprint) -> tuple[str, str, str, str] | None:
+    """Return the section, the key and both values (shortened) of the first entry that differs; None if all agree."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():
             if key in known and known[key] != value:
-                return (
-                    f"fingerprint.{section}.{key} is {_short(known[key])}, but the given {section} has "
-                    f"{_short(value)}: the artifact belongs to another {section}"
-                )
+                return section, key, _short(known[key]), _short(value)
     return None
 
 
 def _short(value: Any) -> str:
-    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else repr(value)
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else str(value)

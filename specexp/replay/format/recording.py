@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.artifacts.fingerprint import Fingerprint, fingerprint
+from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.manifest import sha256
 from specexp.core.noise import NOISE_VERSION
 from specexp.replay.format.trie import Ranked, RecordingError, Trie
@@ -243,19 +243,13 @@ def hash_of(prompt: Prompt) -> str:
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
-def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
+def difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
     """Describe the first difference between the recorded and the given models. Return None if there is none."""
-    for section, entries in given.items():
-        known = recorded.get(section, {})
-        for key, value in entries.items():
-            if key in known and known[key] != value:
-                role = "target" if section == "model" else section
-                return f"another {role} ({key} {_short(known[key])}, and the configured one has {_short(value)})"
-    return None
-
-
-def _short(value: Any) -> str:
-    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else str(value)
+    found = first_difference(recorded, given)
+    if found is None:
+        return None
+    section, key, known, value = found
+    return f"another {'target' if section == 'model' else section} ({key} {known}, and the configured one has {value})"
 
 
 def check_file(path: Path, entry: FileEntry) -> bytes:

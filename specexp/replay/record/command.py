@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import complete_provenance, device_name
+from specexp.artifacts.fingerprint import Fingerprint
 from specexp.base.messages import counted, first_line, restated, size_of, type_and_line
 from specexp.bench.arm import eos_of
 from specexp.cluster.launch import ClusterOptions
@@ -380,7 +381,7 @@ def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]
 def _existing(
     plan: RecordingPlan,
     made_of: Mapping[str, Any],
-    marks: Mapping[str, Any] | None = None,
+    marks: Fingerprint | None = None,
     hashes: Mapping[str, str] | None = None,
 ) -> RecordingManifest | None:
     """Return the manifest in the folder, or None if it has no files. Raises ConfigError if it differs from the plan."""
