@@ -7,8 +7,7 @@ complete file. Each shard is a recording in its own folder. Merging the shards y
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -16,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.artifacts.atomic_write import atomic_write, held
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import complete_provenance, device_name
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.base.messages import counted, first_line, restated, size_of, type_and_line
@@ -68,6 +67,7 @@ then decode without the models. The same command resumes an interrupted recordin
 --dry-run checks the file and prints the plan; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
 _ELSEWHERE = "name another folder in record.to"
+_WAIT = f"wait for it, or {_ELSEWHERE}"
 
 
 class NotRecordableError(CommandError):
@@ -110,6 +110,7 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     Raises:
         ConfigError: The file, its data or its models cannot be used, or the folder holds a different recording.
         NotRecordableError: A prompt could not be recorded.
+        FolderBusyError: Another process writes to the folder.
         OSError: The recording cannot be written.
     """
     from specexp.bench.trainer import quiet_libraries
@@ -174,6 +175,8 @@ class RecordingJob:
 
     def run(self) -> Recording:
         """Record the missing prompts, then compare some replays with live runs. Raises the errors of :func:`run`."""
+        from specexp.report.publish import sole_writer
+
         folder = self.plan.folder
         self._merge_shards()
         missing = self._missing()
@@ -188,8 +191,7 @@ class RecordingJob:
             if len(missing) < whole:
                 self.print_line(f"{folder} holds {whole - len(missing)} of {answered}: resuming.")
             self.bar.stage("recording", whole, whole - len(missing))
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder):
+            with sole_writer(folder, _WAIT):
                 self._save(complete=False)
                 self._record(missing)
                 self._save(complete=True)
@@ -220,13 +222,15 @@ class RecordingJob:
 
     def _merge_shards(self) -> None:
         """Record the prompts that killed workers left unfinished, then merge the shards."""
+        from specexp.report.publish import sole_writer
+
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
             for shard in shards:
                 RecordingJob(self.config, self.print_line, self.bar, self.pair, shard).run()
             parts = [part for shard in shards if is_recorded(part := shard.folder(whole))]
-            with locked(whole):
+            with sole_writer(whole, _WAIT):
                 self._merge(parts)
                 self._save(complete=True)
             self.print_line(f"{whole} is merged from {counted(len(shards), 'shard')}.")
@@ -336,15 +340,6 @@ def is_recorded(folder: Path) -> bool:
         return RecordingManifest.load(folder).complete
     except RecordingError:  # another worker may have merged and removed it
         return False
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock within a ``with`` block. Raises ConfigError if another process holds it."""
-    with held(folder / ".lock") as mine:
-        if not mine:
-            raise ConfigError(f"recording: {folder} is being recorded by another process: wait for it, or {_ELSEWHERE}")
-        yield
 
 
 def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:

@@ -14,9 +14,10 @@ from specexp.replay.format.recording import Recording, RecordingManifest
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import fidelity_note
 from specexp.replay.record import command
-from specexp.replay.record.command import locked, main, run
+from specexp.replay.record.command import main, run
 from specexp.replay.record.live_sample import to_table, trees_between
 from specexp.replay.record.plan import plan_recording
+from specexp.report.publish import sole_writer
 
 DRAFT = {"class_path": "DraftModel"}
 SPACE = {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}
@@ -172,9 +173,9 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 
 def test_two_processes_do_not_record_together(file, folder, capsys):
     folder.mkdir()
-    with locked(folder):
-        assert small(file()) == 2
-    assert "is being recorded by another process: wait for it" in capsys.readouterr().err
+    with sole_writer(folder):
+        assert small(file()) == 1
+    assert "wait for it, or name another folder in record.to" in capsys.readouterr().err
     assert not (folder / "recording.json").exists()
 
 
