@@ -31,53 +31,44 @@ NOWHERE = -1
 _TOKEN_BITS = 32
 
 
+@dataclass(eq=False)
 class Ranked:
     """Ranked tokens and their values for all nodes, stored as flat arrays. Node ``i`` has ``counts[i]`` entries."""
 
-    def __init__(self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        self.counts = counts
-        self.end = tokens.size
-        self._longest = int(counts.max(initial=0))
-        self._tokens = np.concatenate((tokens, np.full(self._longest, NO_CANDIDATE, dtype=np.int32)))
-        self._values = np.concatenate((values, np.full(self._longest, -np.inf, dtype=np.float32)))
-        self._counts: list[int] = counts.tolist()
-        self._starts: list[int] = (np.cumsum(counts, dtype=np.int64) - counts).tolist()
+    counts: NDArray[np.int32]
+    tokens: NDArray[np.int32]  # the ranked token ids of all nodes, concatenated
+    values: NDArray[np.float32]  # the log-probability or logit of each of these tokens
 
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """The ranked token ids of all nodes, concatenated."""
-        return self._tokens[: self.end]
-
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """The value (log-probability or logit) of each token in ``tokens``."""
-        return self._values[: self.end]
+    def __post_init__(self) -> None:
+        self._counts: list[int] = self.counts.tolist()
+        self._starts: list[int] = (np.cumsum(self.counts, dtype=np.int64) - self.counts).tolist()
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return views of the tokens and values of a node, best first."""
         start = self._starts[node]
         end = start + self._counts[node]
-        return self._tokens[start:end], self._values[start:end]
+        return self.tokens[start:end], self.values[start:end]
 
     def count(self, node: int) -> int:
         """Return the number of tokens recorded at a node."""
         return self._counts[node]
 
-    def starts(self, nodes: Sequence[int], k: int) -> list[int]:
-        """Return the offset of each node's list, or ``end`` if the list is missing or has fewer than ``k`` entries."""
-        counts, starts = self._counts, self._starts
-        return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
+    def best(self, nodes: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[int]]:
+        """Return ``k`` tokens and values per node, both ``[f, k]``, and the rows of nodes that have fewer.
 
-    def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ``k`` tokens and values per offset, both ``[f, k]``. Padding is ``NO_CANDIDATE`` and -inf."""
-        if k > self._longest:
-            shape = len(starts), k
-            return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
-        if len(starts) == 1:  # the common case of a chain
-            here = slice(starts[0], starts[0] + k)
-            return self._tokens[np.newaxis, here].astype(np.int64), self._values[np.newaxis, here]
-        positions = np.array(starts)[:, np.newaxis] + np.arange(k)
-        return self._tokens[positions].astype(np.int64), self._values[positions]
+        Those rows hold ``NO_CANDIDATE`` and -inf.
+        """
+        tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
+        values = np.full(tokens.shape, -np.inf, dtype=np.float32)
+        lacking = []
+        for row, node in enumerate(nodes):
+            if node == NOWHERE or self._counts[node] < k:
+                lacking.append(row)
+                continue
+            start = self._starts[node]
+            tokens[row] = self.tokens[start : start + k]
+            values[row] = self.values[start : start + k]
+        return tokens, values, lacking
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:

@@ -83,20 +83,14 @@ class RecordedOutcome(Outcome):
 
     def _best(self, k: int) -> Top:
         if self.top is None or self.top[0].shape[1] < k:
-            target = self.turn.trie.target
-            tokens = np.full((len(self.nodes), k), NOWHERE, dtype=np.int64)
-            logits = np.full(tokens.shape, -np.inf, dtype=np.float32)
-            for row, node in enumerate(self.nodes):
-                found, values = target[node] if node >= 0 else (tokens[row, :0], logits[row, :0])
-                if found.size >= k:
-                    tokens[row], logits[row] = found[:k], values[:k]
-                elif not self.lenient:
-                    path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
-                    raise NotRecordedError(
-                        f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the "
-                        f"target's {k} best tokens after {path}, which were not recorded; record again with a "
-                        f"coverage that drafts this path and a target_top_k of at least {k}"
-                    )
+            tokens, logits, lacking = self.turn.trie.target.best(self.nodes, k)
+            if lacking and not self.lenient:
+                path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(lacking[0])]
+                raise NotRecordedError(
+                    f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the target's "
+                    f"{k} best tokens after {path}, which were not recorded; record again with a coverage that drafts "
+                    f"this path and a target_top_k of at least {k}"
+                )
             self.top = tokens, logits
         return self.top
 
@@ -195,23 +189,19 @@ class RecordedSource(DraftSource):
         assert self.turn is not None
         draft, k = self.turn.trie.draft, request.k
         most = min(k, self.vocab_size)
-        starts = draft.starts(answers, most)
-        tokens, log_probs = draft.read(starts, most)
+        tokens, log_probs, rows = draft.best(answers, most)
         if most < k:
             missing = (0, 0), (0, k - most)
             tokens = np.pad(tokens, missing, constant_values=NO_CANDIDATE)
             log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
-        if draft.end not in starts:
-            return Candidates(tokens, log_probs)
-        rows = [row for row, start in enumerate(starts) if start == draft.end]  # no candidates were recorded
-        if self.missing == "refuse":
+        if rows and self.missing == "refuse":
             path = list(request.path_tokens(int(request.rows[rows[0]])))
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
                 f"{k} best candidates after {path} are needed, but were not recorded; record with a coverage that "
                 "drafts them, such as the largest builder of the search"
             )
-        if self.missing == "unknown":
+        if rows and self.missing == "unknown":
             for node in (answers[row] for row in rows):
                 # on the output's path, so a candidate may be accepted
                 if NOWHERE < node < self.turn.trie.spine:
