@@ -11,10 +11,8 @@ from secrets import token_hex
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file (text as UTF-8) under a temporary name, then rename it. If this fails, the old file is kept.
 
-    If several processes write the same file at once, even on different machines, the last one wins.
-
-    Raises:
-        OSError: The file cannot be written; the error's ``filename`` is ``path``.
+    If several processes write the same file at once, even on different machines, the last one wins. Raises OSError if
+    the file cannot be written; the error's ``filename`` is ``path``.
     """
     temporary = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:

@@ -144,8 +144,7 @@ def read_json(data: bytes, where: str) -> Any:
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
     """Read a file from an artifact's folder. Errors refer to it as ``where``.
 
-    Raises:
-        ArtifactError: The file is missing, a symbolic link, not a regular file, or larger than ``most`` bytes.
+    Raises ArtifactError if the file is missing, a symbolic link, not a regular file, or larger than ``most`` bytes.
     """
     # a link that replaces the file after the check is not followed, and opening a named pipe does not block
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))

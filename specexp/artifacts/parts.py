@@ -93,8 +93,7 @@ def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
     """Return the learned states in payloads, keyed by family; empty if there are none.
 
-    Raises:
-        ArtifactError: A tensor is missing or unused, a number is not finite, or a family cannot have state.
+    Raises ArtifactError if a tensor is missing or unused, a number is not finite, or a family cannot have state.
     """
     if STATE not in payloads:
         if TENSORS in payloads:

@@ -266,8 +266,7 @@ def _names_in(folder: Path) -> list[str]:
 def set_alias(folder: Path, alias: str, version: str) -> None:
     """Atomically point ``folder/alias`` to ``folder/version``.
 
-    Raises:
-        ArtifactError: The alias is not a plain lower-case name, the version does not exist, or writing fails.
+    Raises ArtifactError if the alias is not a plain lower-case name, the version does not exist, or writing fails.
     """
     if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
         raise ArtifactError(f"{folder}: an alias must be a lower-case name such as 'best', got {alias!r}")

@@ -159,18 +159,15 @@ class PromptSet(metaclass=Checked):
     def load(self) -> Dataset:
         """Return all prompts in source order, as a data set created by :func:`prompt_rows`.
 
-        Every call must return the same prompts.
-
-        Raises:
-            PromptSetError: the source is missing, empty or unreadable, or has a different format.
+        Every call must return the same prompts. Raises PromptSetError if the source is missing, empty or unreadable, or
+        has a different format.
         """
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     """Collect rows into a data set with the common columns. ``where`` names the source in error messages.
 
-    Raises:
-        PromptSetError: there are no rows, two rows share a ``prompt_id``, or a constraint cannot be read.
+    Raises PromptSetError if there are no rows, two rows share a ``prompt_id``, or a constraint cannot be read.
     """
     numbers: dict[str, int] = {}
     collected = []

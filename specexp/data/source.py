@@ -84,8 +84,7 @@ def read_table(
 ) -> list[Row]:
     """Read up to ``limit`` rows of a source (see :func:`read_rows`).
 
-    Raises:
-        PromptSetError: the source has no rows, or lacks one of the columns ``keys``.
+    Raises PromptSetError if the source has no rows, or lacks one of the columns ``keys``.
     """
     rows = list(islice(read_rows(path, subset=subset, split=split, streaming=limit is not None), limit))
     if not rows:

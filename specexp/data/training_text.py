@@ -170,10 +170,8 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     """Return prompts made from standard library functions, excluding tests, in a fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut after a line break. Its category is the
-    module's name. ``root`` is the library's folder, by default that of the running interpreter.
-
-    Raises:
-        PromptSetError: the folder has no functions in the split.
+    module's name. ``root`` is the library's folder, by default that of the running interpreter. Raises PromptSetError
+    if the folder has no functions in the split.
     """
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     rows: dict[str, PromptRow] = {}

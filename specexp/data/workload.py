@@ -395,9 +395,8 @@ class Workload(metaclass=Checked):
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
         """Return the selected prompts in order. There is at least one.
 
-        Raises:
-            PromptSetError: the set cannot be read, ``offset`` skips all of it, a prompt is too long or empty, no prompt
-                is left, or the chat template is missing.
+        Raises PromptSetError if the set cannot be read, ``offset`` skips all of it, a prompt is too long or empty, no
+        prompt is left, or the chat template is missing.
         """
         self.preparation = Preparation(
             too_long=self.too_long,
@@ -440,8 +439,7 @@ class Workload(metaclass=Checked):
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.
 
-        Raises:
-            PromptSetError: the set cannot be read, or ``offset`` skips all of it.
+        Raises PromptSetError if the set cannot be read, or ``offset`` skips all of it.
         """
         # shuffling and interleaving need all rows
         whole = self.max_prompts is None or self.shuffle_seed is not None or self.category is not None

@@ -117,10 +117,8 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     """Send each prompt unchanged, without drafts, to other servers, with the other template, and after other prompts.
 
     If requests can choose the draft length, every second prompt is instead sent only once, cycling through the lengths.
-    This way, a server that learns from its answers has not answered these prompts before.
-
-    Raises:
-        EngineError: A server does not answer. Failures of the last two kinds of requests are ignored.
+    This way, a server that learns from its answers has not answered these prompts before. Raises EngineError if a
+    server does not answer. Failures of the last two kinds of requests are ignored.
     """
     named = (given.endpoint, given.plain or given.endpoint, *given.also)
     url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)

@@ -155,9 +155,8 @@ def folder_of(config: Config) -> Path:
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """Verify a configuration, print the tables and write its folder. ``pair`` provides models that are already loaded.
 
-    Raises:
-        ConfigError: The file, its data, models or output folder cannot be used. In this case, nothing was tested.
-        OSError: The report cannot be written, because the disk is full.
+    Raises ConfigError if the file, its data, models or output folder cannot be used. In this case, nothing was tested.
+    Raises OSError if the report cannot be written, because the disk is full.
     """
     quiet_libraries()
     given, (config, skipped) = config, our_arms(config)

@@ -128,9 +128,8 @@ class Search(metaclass=Checked):
     def explore(self, depth: int) -> Exploration:
         """Start a search for paths of ``depth`` generations, including the last one (see ``Task.depth``).
 
-        Raises:
-            ValueError: ``depth`` is below 1 or, during the search, an answer has the wrong length or a value is not
-                finite.
+        Raises ValueError if ``depth`` is below 1 or, during the search, an answer has the wrong length or a value is
+        not finite.
         """
         if depth < 1:
             raise ValueError(f"{type(self).__name__}: depth must be an integer >= 1, got {depth}")

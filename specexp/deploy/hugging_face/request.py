@@ -61,11 +61,9 @@ _IGNORED = ("use_cache", "logits_to_keep", "return_dict")
 def hidden_arguments() -> dict[str, Any]:
     """Return the :data:`HIDDEN_ARGUMENTS` of the current call of ``generate``.
 
-    Transformers does not pass them to callables, so they are read from the stack frame of ``generate``. Without them,
-    a streamer would be silently ignored.
-
-    Raises:
-        RuntimeError: the call does not come from ``generate``, or ``generate`` has different arguments.
+    Transformers does not pass them to callables, so they are read from the stack frame of ``generate``. Without them, a
+    streamer would be silently ignored. Raises RuntimeError if the call does not come from ``generate``, or ``generate``
+    has different arguments.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not _GENERATE:
@@ -96,8 +94,7 @@ def eos_ids(config: GenerationConfig) -> list[int]:
 def left_padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     """Return the number of masked (padding) tokens on the left of each row ``[b, p]``.
 
-    Raises:
-        ValueError: there are masked tokens elsewhere, or all tokens of a row are masked.
+    Raises ValueError if there are masked tokens elsewhere, or all tokens of a row are masked.
     """
     if mask is None:
         return [0] * input_ids.shape[0]

@@ -295,11 +295,7 @@ class DecodingThread:
         self._give_up_at = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
-        """Queue either all outputs of a request or none.
-
-        Raises:
-            UnavailableError: the queue is full, or the server is shutting down.
-        """
+        """Queue all outputs of a request. Raises UnavailableError if the queue is full or the server shuts down."""
         with self._changed:
             if self._closing:
                 raise UnavailableError("the server is shutting down: send the request to another server", 1)

@@ -124,8 +124,7 @@ class HttpServer(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket for a host name or address (IPv6 if it contains a colon). Port 0 selects any free port.
 
-    Raises:
-        ConfigError: the address cannot be used.
+    Raises ConfigError if the address cannot be used.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port must be an integer from 0 (any free port) to 65535, got {port}")

@@ -33,10 +33,8 @@ def decoding_thread_of(
 
     A single output is decoded as the artifact was measured. If there are several, and the artifact has no controller,
     :class:`~specexp.controllers.NodeBudget` adapts drafts to the load, except where ``deterministic``. Outputs for
-    which drafting does not pay off are then decoded without drafts.
-
-    Raises:
-        ArtifactError: the artifact was made for other models, or its parts cannot be served.
+    which drafting does not pay off are then decoded without drafts. Raises ArtifactError if the artifact was made for
+    other models, or its parts cannot be served.
     """
     artifact.content.check(pair.target, pair.tokenizer)
     try:
@@ -60,8 +58,7 @@ def decoding_thread_of(
 def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str) -> Path:
     """Save the parts with their learned state as a new version of the artifact ``folder``; return its path.
 
-    Raises:
-        ArtifactError: the folder cannot be written.
+    Raises ArtifactError if the folder cannot be written.
     """
     specs = artifact.content.specs()
     if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # not the artifact's own

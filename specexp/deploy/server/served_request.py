@@ -183,11 +183,7 @@ class ServedRequest:
         return verifier
 
     def submit(self) -> None:
-        """Pass the outputs to the decoding thread.
-
-        Raises:
-            RequestError: the queue is full, or the server is shutting down.
-        """
+        """Pass the outputs to the decoding thread. Raises RequestError if it takes no more or shuts down."""
         with restated(UnavailableError, lambda error: RequestError(503, str(error), retry_after=error.retry_after)):
             self.thread.submit(self.outputs)
 
@@ -199,8 +195,7 @@ class ServedRequest:
     async def answer(self) -> dict[str, Any]:
         """Return the complete response once all outputs have ended.
 
-        Raises:
-            RequestError: an output missed its deadline, or the server failed or shut down.
+        Raises RequestError if an output missed its deadline, or the server failed or shut down.
         """
         choices: dict[int, dict[str, Any]] = {}
         async for number, update in self._news():
@@ -214,10 +209,9 @@ class ServedRequest:
         return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the response in chunks. If ``include_usage`` is set, the last chunk contains the token counts.
+        """Yield the response in chunks, the last with the token counts if ``include_usage`` is set.
 
-        Raises:
-            RequestError: see :meth:`answer`; some chunks may already have been yielded.
+        Raises the errors of :meth:`answer`; some chunks may already have been yielded.
         """
         options = self.request.stream_options
         include_usage = options.include_usage

@@ -28,12 +28,9 @@ _INCOMPLETE = "\ufffd"
 class Texts:
     """The target's tokenizer, shared by all requests.
 
-    Chat messages are rendered with the tokenizer's chat template. If it has none, the message texts are joined by
-    blank lines, without their roles, as in a study's workload. ``template_arguments`` are default variables of the
-    template.
-
-    Raises:
-        ValueError: the template does not use an argument.
+    Chat messages are rendered with the tokenizer's chat template. If it has none, the message texts are joined by blank
+    lines, without their roles, as in a study's workload. ``template_arguments`` are default variables of the template.
+    Raises ValueError if the template does not use an argument.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None) -> None:
@@ -47,8 +44,7 @@ class Texts:
     def prompts(self, request: AnyRequest) -> list[list[int]]:
         """Return the token ids of a request's prompts. Text prompts include the tokenizer's special tokens.
 
-        Raises:
-            RequestError: the chat template raises an error for the messages.
+        Raises RequestError if the chat template raises an error for the messages.
         """
         with self._lock:
             if isinstance(request, ChatRequest):

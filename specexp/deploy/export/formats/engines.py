@@ -76,8 +76,7 @@ def chain_of(
     """Return the chain in an artifact's tree. ``name`` is the format's name in error messages, and ``keeps`` returns
     whether the engine runs a controller.
 
-    Raises:
-        ArtifactError: the artifact's trees differ from step to step.
+    Raises ArtifactError if the artifact's trees differ from step to step.
     """
     paths = artifact.builder.rank_paths
     if paths is None:
@@ -172,9 +171,8 @@ class ChainFormat(ExportFormat):
     def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
         """Return the settings for an artifact's chain, and descriptions of the parts that they cannot express.
 
-        Raises:
-            ArtifactError: the engine has no such drafter or does not sample with it, or ``draft`` is missing or not
-                needed.
+        Raises ArtifactError if the engine has no such drafter or does not sample with it, or ``draft`` is missing or
+        not needed.
         """
         if chain.drafter and chain.drafter not in self.settings.drafters:
             raise ArtifactError(
