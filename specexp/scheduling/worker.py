@@ -96,7 +96,7 @@ class DraftWorker:
         return self.connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
     def receive(self) -> NextDraft | SequenceLearned | dict[str, int]:
-        """Wait for the next message. Raises RuntimeError if the worker has ended, or an error that a part raised in it."""
+        """Wait for the next message. Raises RuntimeError if the worker has ended, or the error of a part in it."""
         try:
             message = receive_message(self.connection)
         except (EOFError, ConnectionResetError):
