@@ -180,7 +180,7 @@ class SearchContract(ABC):
     @pytest.mark.parametrize("depth", [0, -1])
     def test_a_path_has_at_least_one_generation(self, search: Search, depth: int) -> None:
         with pytest.raises(ValueError, match=f"depth must be an integer >= 1, got {depth}"):
-            search.explore(depth)
+            next(search.explore(depth))
 
     @pytest.mark.parametrize(
         ("place", "wrong", "message"),

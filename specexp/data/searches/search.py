@@ -126,14 +126,19 @@ class Search(metaclass=Checked):
     thoughts: int
 
     def explore(self, depth: int) -> Exploration:
-        """Start a search for paths of ``depth`` generations, including the last one (see ``Task.depth``).
+        """Search for paths of ``depth`` generations, including the last one (see ``Task.depth``).
 
-        Raises ValueError if ``depth`` is below 1 or, during the search, an answer has the wrong length or a value is
-        not finite.
+        Raises ValueError if ``depth`` is below 1, an answer has the wrong length, or a value is not finite.
         """
         if depth < 1:
             raise ValueError(f"{type(self).__name__}: depth must be an integer >= 1, got {depth}")
-        return self._explore(depth)
+        tree = ThoughtTree()
+        if depth > 1:
+            yield from self.grow(tree, depth - 1)
+        best = tree.best()
+        (texts,) = yield from _continued([best], 1, last=True)
+        (final,) = tree.add(best, texts)
+        return SearchResult(final, best, tree)
 
     @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
@@ -150,15 +155,6 @@ class Search(metaclass=Checked):
                 raise ValueError(f"the value of state {state.path} must be a finite number, got {value}")
             tree.values[state] = float(value)
         return new
-
-    def _explore(self, depth: int) -> Exploration:
-        tree = ThoughtTree()
-        if depth > 1:
-            yield from self.grow(tree, depth - 1)
-        best = tree.best()
-        (texts,) = yield from _continued([best], 1, last=True)
-        (final,) = tree.add(best, texts)
-        return SearchResult(final, best, tree)
 
 
 def _continued(
