@@ -153,16 +153,11 @@ class RecordingManifest:
         path = folder / MANIFEST
         try:
             fields = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
-            # the first recordings have no noise_version; it was 1 at the time
-            known = {"schema_version": (None, SCHEMA_VERSION), "noise_version": (1, NOISE_VERSION)}
-            for name, (default, wanted) in known.items():
-                if fields.get(name, default) != wanted:
-                    why = f"must have {name} {wanted}, got {fields.get(name, default)!r}"
+            for name, wanted in {"schema_version": SCHEMA_VERSION, "noise_version": NOISE_VERSION}.items():
+                if fields.get(name) != wanted:
+                    why = f"must have {name} {wanted}, got {fields.get(name)!r}"
                     raise RecordingError(f"recording: {path} {why}: {_NEEDED} again")
-            manifest = TypeAdapter(RecordingManifest).validate_python(fields)
-            # earlier recordings always ran to EOS or the length limit
-            manifest.made_of.get("generation", {}).setdefault("stop_at_repetition", False)
-            return manifest
+            return TypeAdapter(RecordingManifest).validate_python(fields)
         except FileNotFoundError as error:
             raise RecordingError(f"recording: {folder} holds no {MANIFEST}; {_NEEDED}") from error
         except OSError as error:
