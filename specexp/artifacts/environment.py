@@ -27,6 +27,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
+_DIRTY = ("status", "--porcelain", "--untracked-files=no")  # lists the tracked files that differ from the commit
 INSTRUCTIONS = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -40,13 +41,13 @@ INSTRUCTIONS = {
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
     """Return the command (by default that of this process), git commit, versions, device and time."""
-    commit = git_commit()
+    commit = _git("rev-parse", "HEAD")
     torch = sys.modules.get("torch")  # only if already loaded, because importing it takes a second
     return {
         "command": all_masked(list(sys.orig_argv if command is None else command)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": commit,
-        "git_dirty": None if commit is None else git_dirty(),
+        "git_dirty": None if commit is None else bool(_git(*_DIRTY)),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": package_versions(),
@@ -73,8 +74,8 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields: dict[str, Any] = dict.fromkeys(Provenance.model_fields) | {"metrics": {}} | dict(given)
     if not fields["git_commit"]:
-        commit = git_commit()
-        fields["git_commit"] = f"{commit}-dirty" if commit is not None and git_dirty() else commit
+        commit = _git("rev-parse", "HEAD")
+        fields["git_commit"] = f"{commit}-dirty" if commit is not None and _git(*_DIRTY) else commit
     fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
     fields["metrics"] = {  # a bare number is a metric without an interval
@@ -93,16 +94,6 @@ def package_versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
-
-
-def git_commit() -> str | None:
-    """Return the commit of specexp's own checkout, or None outside a checkout."""
-    return _git("rev-parse", "HEAD")
-
-
-def git_dirty() -> bool:
-    """Return whether tracked files in the checkout differ from the commit."""
-    return bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
 def high_load() -> float | None:
@@ -132,6 +123,7 @@ def device_name(device: str) -> str:
 
 
 def _git(*arguments: str) -> str | None:
+    """Return what git prints about specexp's own checkout, or None outside a checkout."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # an installed package; a repository around it belongs to another project
         return None
