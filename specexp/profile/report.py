@@ -128,7 +128,7 @@ def _overheads(profile: LatencyProfile) -> Table:
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
     """Plot the time of a pass against its new tokens, with a line and a 95 % interval for each prefix length."""
     models = _passes_of(measured)
-    figure = bare_figure(9.5, 4.2, layout="constrained")
+    figure = bare_figure(9.5, 4.2)
     figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)
     for axes, (name, points) in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
         _draw_pass(axes, name, points)

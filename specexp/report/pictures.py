@@ -58,12 +58,9 @@ _LEAD = 0.2  # share of a window that may lie before the first target pass
 _DIGIT = 0.075  # width of a digit on a bar, in inches
 
 
-def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
-    """Return an empty figure on matplotlib's Agg canvas, without pyplot. ``width`` and ``height`` are in inches.
-
-    Without ``layout``, the caller must position everything.
-    """
-    figure = Figure(figsize=(width, height), dpi=dpi, layout=layout)
+def bare_figure(width: float, height: float, *, dpi: int = DPI) -> Figure:
+    """Return an empty figure on matplotlib's Agg canvas, without pyplot. ``width`` and ``height`` are in inches."""
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -89,7 +86,7 @@ def new_figure(
         >>> png(figure)[:4]
         b'\\x89PNG'
     """
-    figure = bare_figure(width, height, dpi=dpi, layout="constrained")
+    figure = bare_figure(width, height, dpi=dpi)
     if title:
         broken = (fill(line, int(_CHARACTERS_PER_INCH * width)) for line in title.split("\n"))
         figure.suptitle("\n".join(broken), fontsize=11, color=INK)
@@ -100,10 +97,10 @@ def new_figure(
     return figure, grid
 
 
-def bare_axes(axes: Axes, label_size: float = 8) -> None:
+def bare_axes(axes: Axes) -> None:
     """Remove the top and right spines, and set the color and size (in points) of the tick labels."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=label_size, colors=INK)
+    axes.tick_params(labelsize=8, colors=INK)
 
 
 def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
