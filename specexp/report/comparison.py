@@ -146,9 +146,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"interval ({WITHIN}){at_once}. tokens/step: all tokens / all target passes. macro: mean of the prompts' "
         "tokens/step.",
     ]
-    notes += filter(None, [near_tie_sentence(good)])
-    notes += filter(None, [busy_machine_of(good, baselines[0]) if baselines else ""])
-    notes += filter(None, [short_answers(good, reference.arm)])
+    busy = busy_machine_of(good, baselines[0]) if baselines else ""
+    notes += filter(None, [near_tie_sentence(good), busy, short_answers(good, reference.arm)])
     notes += unread_evaluations(good)
     if failed := failed_answers(records):
         notes.append(f"{failed}. The figures cover the other answers.")
@@ -261,10 +260,8 @@ def category_table(
 ) -> Table | None:
     """Return a table of speedup, its interval and tokens per step by category, or None if there is only one.
 
-    Small categories are merged.
-
-    ``published`` rows with a ``category`` become one row per method, or a note if the run has none of the method's
-    categories.
+    Small categories are merged. ``published`` rows with a ``category`` become one row per method, or a note if the run
+    has none of the method's categories.
     """
     records = list(records)
     groups = grouped(records)
