@@ -191,26 +191,14 @@ def conditions_of(folder: Path) -> list[str]:
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
     """Return the report as a self-contained HTML page that works offline.
 
-    It includes the pictures among ``files``, and the folder's ``config.yaml`` and ``environment.json``.
+    It includes the pictures among ``files``, the folder's ``config.yaml``, and its results' conditions.
     """
     parts = list(report.whole())
     tables = {name: table for part in parts for name, table in part.tables.items()}
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
     title = report.title or next((table.title for table in tables.values()), "specexp")
-    next_steps = dict(report.next_steps)
-    made_by = list[str]()
-    conditions = ""
-    config, environment = folder / "config.yaml", folder / "environment.json"
-    if environment.exists():
-        known = json.loads(environment.read_text(encoding="utf-8"))
-        next_steps["make it again"] = shlex.join(known["command"])
-        resolved = yaml.safe_load(config.read_text(encoding="utf-8"))
-        conditions = f"{described(resolved['pair']['target'])} on {known['device_name']}, {known['time'][:10]}"
-        made_by = [
-            f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
-            f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
-            ", ".join(f"{name} {version}" for name, version in known["packages"].items()),
-        ]
+    config = folder / "config.yaml"
+    made_by = conditions_of(folder)
     sentences = [str(sentence) for part in parts for sentence in (*part.limits, *part.sentences)]
     pictures = {name.removesuffix(".png"): content for name, content in files.items() if name.endswith(".png")}
     return render(
@@ -218,7 +206,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         title=title,
         answer=report.answer,
         proof=report.proof,
-        conditions=conditions,
+        conditions=made_by[1] if made_by else "",
         names=list(tables),
         tables=list(tables.values()),
         charts=charts,
@@ -229,7 +217,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
             for name, content in pictures.items()
             if isinstance(content, bytes)
         },
-        next_steps=next_steps,
+        next_steps=report.next_steps,
         made_by=made_by,
         config=config.read_text(encoding="utf-8") if config.exists() else "",
         bundle=_chart_library() if charts else "",
