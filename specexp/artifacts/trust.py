@@ -24,15 +24,11 @@ from specexp.artifacts.validation import ArtifactError
 
 @dataclass(frozen=True)
 class Trust:
-    """The packages that an artifact may import in addition to specexp's own parts.
+    """The packages that an artifact may import in addition to specexp's own parts."""
 
-    Attributes:
-        packages: Top-level names of installed packages.
-        imported: Whether modules that this process has already imported are also allowed, e.g. to save an artifact
-            with parts that the process is using.
-    """
-
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # top-level names of installed packages
+    # whether modules that this process has already imported are also allowed, e.g. to save an artifact with parts that
+    # the process is using
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:

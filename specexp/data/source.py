@@ -31,19 +31,12 @@ _KNOWN = f"{', '.join(FORMATS)} (or one of them with {', '.join(_COMPRESSIONS)})
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a source.
+    """A row of a source."""
 
-    Attributes:
-        where: name of the source in error messages.
-        number: position among the rows, from 1.
-        values: values, keyed by column; missing fields may be None.
-        place: position in error messages, such as ``line 3``; defaults to the row number.
-    """
-
-    where: str
-    number: int
-    values: dict[str, Any]
-    place: str = ""
+    where: str  # name of the source in error messages
+    number: int  # position among the rows, from 1
+    values: dict[str, Any]  # values, keyed by column; missing fields may be None
+    place: str = ""  # position in error messages, such as ``line 3``; defaults to the row number
 
     def text(self, key: str) -> str:
         """Return the text in column ``key``. Raises PromptSetError if it is missing, blank or not a string."""

@@ -37,16 +37,6 @@ ANSWER = "specexp-answer-stands-here"
 class Prompt:
     """A prompt with one or more turns.
 
-    Attributes:
-        turns: the user's texts, one for each turn, unchanged.
-        token_ids: the model's input for the first turn, with any chat template or special tokens, cut if too long.
-        index: row number in the set's own order, from 0; part of the key for random numbers.
-        chat_template: whether turns are rendered with the tokenizer's chat template.
-        context: messages before the first turn, such as a system prompt.
-        template_arguments: variables of the chat template, such as ``enable_thinking``.
-        structured_outputs: constraint on every answer (see :func:`~specexp.constraints.grammar.constraint_of`); None
-            for free answers.
-
     Example::
 
         ids = prompt.turn_ids(tokenizer, 0)
@@ -55,12 +45,15 @@ class Prompt:
 
     prompt_id: str
     category: str
-    turns: tuple[str, ...]
+    turns: tuple[str, ...]  # the user's texts, one for each turn, unchanged
+    # the model's input for the first turn, with any chat template or special tokens, cut if too long
     token_ids: tuple[int, ...]
-    index: int
-    chat_template: bool = False
-    context: tuple[Message, ...] = ()
+    index: int  # row number in the set's own order, from 0; part of the key for random numbers
+    chat_template: bool = False  # whether turns are rendered with the tokenizer's chat template
+    context: tuple[Message, ...] = ()  # messages before the first turn, such as a system prompt
+    # variables of the chat template, such as ``enable_thinking``
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    # constraint on every answer (see :func:`~specexp.constraints.grammar.constraint_of`); None for free answers
     structured_outputs: Mapping[str, Any] | None = None
 
     def turn_ids(
@@ -235,41 +228,28 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @dataclass
 class Preparation:
-    """A report of the changes made to a workload's prompts when they were loaded.
+    """A report of the changes made to a workload's prompts when they were loaded."""
 
-    Attributes:
-        taken: number of loaded prompts.
-        rendered: number of prompts that are rendered with the tokenizer's chat template.
-        ending: the last characters of the first rendered prompt.
-        template: name of the chat template, if the tokenizer has several.
-        not_rendered: number of other prompts, keyed by reason; empty if the tokenizer has no template.
-        cut: original lengths, in tokens, of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id.
-        skipped: lengths, in tokens, of prompts that were skipped as too long, keyed by prompt id.
-        prompt_tokens: number of tokens to which raw texts are cut; None for other prompts.
-        openings: ids of raw texts that were longer than ``prompt_tokens``.
-        repeated: number of prompts with the same text as an earlier one.
-        end_inside_a_token: ids of prompts for which :func:`ends_inside_a_token` is true.
-        unusable: the rows that were left out as unusable, each with the reason.
-        remarks: sentences about ignored fields of the rows.
-        varying: result of :func:`varying_template` if prompts are rendered.
-    """
-
-    taken: int = 0
-    rendered: int = 0
-    ending: str = ""
-    template: str = ""
+    taken: int = 0  # number of loaded prompts
+    rendered: int = 0  # number of prompts that are rendered with the tokenizer's chat template
+    ending: str = ""  # the last characters of the first rendered prompt
+    template: str = ""  # name of the chat template, if the tokenizer has several
+    # number of other prompts, keyed by reason; empty if the tokenizer has no template
     not_rendered: dict[str, int] = field(default_factory=dict)
     too_long: str = "refuse"
     max_prompt_tokens: int | None = None
+    # original lengths, in tokens, of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id
     cut: dict[str, int] = field(default_factory=dict)
+    # lengths, in tokens, of prompts that were skipped as too long, keyed by prompt id
     skipped: dict[str, int] = field(default_factory=dict)
-    prompt_tokens: int | None = None
-    openings: list[str] = field(default_factory=list)
-    repeated: int = 0
+    prompt_tokens: int | None = None  # number of tokens to which raw texts are cut; None for other prompts
+    openings: list[str] = field(default_factory=list)  # ids of raw texts that were longer than ``prompt_tokens``
+    repeated: int = 0  # number of prompts with the same text as an earlier one
+    # ids of prompts for which :func:`ends_inside_a_token` is true
     end_inside_a_token: list[str] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
-    remarks: Sequence[str] = ()
-    varying: str = ""
+    unusable: list[str] = field(default_factory=list)  # the rows that were left out as unusable, each with the reason
+    remarks: Sequence[str] = ()  # sentences about ignored fields of the rows
+    varying: str = ""  # result of :func:`varying_template` if prompts are rendered
 
     def notes(self) -> list[str]:
         """Return one sentence for each kind of change, and one about the chat template if there is one."""

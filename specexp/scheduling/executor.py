@@ -27,19 +27,15 @@ from specexp.scheduling.timeline import TARGET, TimeLine, What
 
 @dataclass(frozen=True)
 class Run:
-    """The results and times of one run of jobs.
+    """The results and times of one run of jobs."""
 
-    Attributes:
-        results: results in the order of the jobs. The seconds of each are those spent on its sequence, with an equal
-            share of each joint pass. If drafting overlaps verification, they add up to more than the run took.
-        prefill_seconds: seconds of prefills. If workers draft, only the target's prefills count.
-        seconds: other seconds by phase. If workers draft, ``draft`` is the time that the target waits for drafts.
-            Together with ``prefill_seconds``, they add up to the whole run.
-    """
-
+    # results in the order of the jobs. The seconds of each are those spent on its sequence, with an equal share of each
+    # joint pass. If drafting overlaps verification, they add up to more than the run took
     results: tuple[GenerationResult, ...]
     timeline: TimeLine
-    prefill_seconds: float
+    prefill_seconds: float  # seconds of prefills. If workers draft, only the target's prefills count
+    # other seconds by phase. If workers draft, ``draft`` is the time that the target waits for drafts. Together with
+    # ``prefill_seconds``, they add up to the whole run
     seconds: Mapping[str, float]
 
     @property

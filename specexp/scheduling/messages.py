@@ -58,22 +58,15 @@ class MemoryQuery(NamedTuple):
 
 
 class NextDraft(NamedTuple):
-    """Reply: the next draft of the sequence in slot ``lane``.
-
-    Attributes:
-        draft: the draft without its tree's shape and distributions, which the receiver restores.
-        prepared: start and end time of preparing the parts, i.e. starting them or learning from the last outcome.
-        drafting: start and end time of drafting.
-        shape: number of the tree's shape, and the shape itself if it is new.
-        q_rows: tree rows with a draft distribution in the shared memory.
-    """
+    """Reply: the next draft of the sequence in slot ``lane``."""
 
     lane: int
-    draft: Draft
+    draft: Draft  # the draft without its tree's shape and distributions, which the receiver restores
+    # start and end time of preparing the parts, i.e. starting them or learning from the last outcome
     prepared: tuple[float, float]
-    drafting: tuple[float, float]
-    shape: tuple[int, TreeShape | None]
-    q_rows: tuple[int, ...] | None
+    drafting: tuple[float, float]  # start and end time of drafting
+    shape: tuple[int, TreeShape | None]  # number of the tree's shape, and the shape itself if it is new
+    q_rows: tuple[int, ...] | None  # tree rows with a draft distribution in the shared memory
 
 
 class SequenceLearned(NamedTuple):

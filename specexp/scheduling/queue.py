@@ -16,21 +16,16 @@ from specexp.core.tree import TokenTree
 
 @dataclass(frozen=True)
 class Job:
-    """A sequence to decode.
+    """A sequence to decode."""
 
-    Attributes:
-        prompt: token ids ``[p]``, at least one. Jobs share the prefill of a common prefix of their prompts.
-        sequence: key of the random draws, unique within a run. The same key gives the same output.
-        stop: function of the new tokens that returns whether the output ends there.
-        constraint: what the output may be; for strategies whose drafters run in this process.
-    """
-
+    # token ids ``[p]``, at least one. Jobs share the prefill of a common prefix of their prompts
     prompt: tuple[int, ...]
-    sequence: int | str
+    sequence: int | str  # key of the random draws, unique within a run. The same key gives the same output
     max_new_tokens: int = 128
+    # function of the new tokens that returns whether the output ends there
     stop: Callable[[Sequence[int]], bool] | None = None
     stop_at_repetition: bool = False
-    constraint: Constraint | None = None
+    constraint: Constraint | None = None  # what the output may be; for strategies whose drafters run in this process
 
 
 class Waiting(NamedTuple):

@@ -19,22 +19,15 @@ BUSY: tuple[What, ...] = ("prefill", "target")
 
 
 class Span(NamedTuple):
-    """One action by ``who``: ``target``, ``draft 1``, ``draft 2`` and so on.
-
-    Attributes:
-        start: start in seconds of ``time.perf_counter``, which all processes of a machine share; likewise ``end``.
-        sequence: the sequence, or the first one in a pass over several.
-        tokens: number of tokens fed in a prefill or pass, drafted, or accepted.
-        round: number of the target pass, from 0 within a run; -1 if the action belongs to none.
-    """
+    """One action by ``who``: ``target``, ``draft 1``, ``draft 2`` and so on."""
 
     who: str
     what: What
-    start: float
+    start: float  # start in seconds of ``time.perf_counter``, which all processes of a machine share; likewise ``end``
     end: float
-    sequence: str
-    tokens: int = 0
-    round: int = -1
+    sequence: str  # the sequence, or the first one in a pass over several
+    tokens: int = 0  # number of tokens fed in a prefill or pass, drafted, or accepted
+    round: int = -1  # number of the target pass, from 0 within a run; -1 if the action belongs to none
 
 
 class TimeLine:

@@ -31,22 +31,14 @@ class MeasuredPass:
 @with_config(extra="forbid")
 @dataclass(frozen=True)
 class Roofline:
-    """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured with the profile.
+    """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured with the profile."""
 
-    Attributes:
-        parameters: Number of weights that each row is multiplied by.
-        weight_bytes: Size of these weights in bytes; each pass reads all of them.
-        bandwidth: Bytes per second when that many bytes are read repeatedly.
-        memory_bandwidth: The same when more bytes are read than the caches hold.
-        flops: Floating-point operations per second in torch's matrix product.
-        bandwidths: 10th and 90th percentiles of ``bandwidth`` over the run; None if not measured.
-    """
-
-    parameters: Annotated[int, Field(ge=1)]
-    weight_bytes: Annotated[int, Field(ge=1)]
-    bandwidth: Annotated[float, Field(gt=0)]
-    memory_bandwidth: Annotated[float, Field(gt=0)]
-    flops: Annotated[float, Field(gt=0)]
+    parameters: Annotated[int, Field(ge=1)]  # number of weights that each row is multiplied by
+    weight_bytes: Annotated[int, Field(ge=1)]  # size of these weights in bytes; each pass reads all of them
+    bandwidth: Annotated[float, Field(gt=0)]  # bytes per second when that many bytes are read repeatedly
+    memory_bandwidth: Annotated[float, Field(gt=0)]  # the same when more bytes are read than the caches hold
+    flops: Annotated[float, Field(gt=0)]  # floating-point operations per second in torch's matrix product
+    # 10th and 90th percentiles of ``bandwidth`` over the run; None if not measured
     bandwidths: tuple[float, float] | None = None
 
     def least_ms(self, rows: int) -> float:
@@ -62,21 +54,15 @@ class Roofline:
 @with_config(extra="ignore")  # older profiles have `arms`
 @dataclass(frozen=True)
 class Measured:
-    """The measurements on which a profile is based.
-
-    Attributes:
-        threads: Number of CPU threads that torch used.
-        draft_dtype: Dtype of the draft model; None if there is none.
-        roofline: Limits of the device; None if an engine holds the weights.
-    """
+    """The measurements on which a profile is based."""
 
     device: str
-    threads: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, Field(ge=1)]  # number of CPU threads that torch used
     target_dtype: str
-    draft_dtype: str | None
+    draft_dtype: str | None  # dtype of the draft model; None if there is none
     target: list[MeasuredPass]
     draft: list[MeasuredPass]
-    roofline: Roofline | None = None
+    roofline: Roofline | None = None  # limits of the device; None if an engine holds the weights
 
 
 class LatencyProfileArtifact(Artifact):

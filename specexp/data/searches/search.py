@@ -16,15 +16,11 @@ from specexp.base.checked import Checked
 
 @dataclass(frozen=True)
 class State:
-    """A partial solution: a path in the tree of thoughts.
+    """A partial solution: a path in the tree of thoughts."""
 
-    Attributes:
-        path: for each thought, from the root down, its index among its siblings; part of the key for random numbers.
-        thoughts: text of each thought.
-    """
-
+    # for each thought, from the root down, its index among its siblings; part of the key for random numbers
     path: tuple[int, ...] = ()
-    thoughts: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()  # text of each thought
 
     @property
     def depth(self) -> int:

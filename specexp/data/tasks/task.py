@@ -15,19 +15,12 @@ _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True)
 class Item:
-    """One problem of a task.
+    """One problem of a task."""
 
-    Attributes:
-        item_id: id that is unique within the task.
-        index: position in the file, from 0; part of the key for random numbers.
-        problem: text of the problem, as used in prompts.
-        reference: reference data for :meth:`Task.check`, in a task-specific format.
-    """
-
-    item_id: str
-    index: int
-    problem: str
-    reference: tuple[str, ...]
+    item_id: str  # id that is unique within the task
+    index: int  # position in the file, from 0; part of the key for random numbers
+    problem: str  # text of the problem, as used in prompts
+    reference: tuple[str, ...]  # reference data for :meth:`Task.check`, in a task-specific format
 
 
 @dataclass(frozen=True)

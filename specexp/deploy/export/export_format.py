@@ -31,17 +31,12 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """The result of an export.
+    """The result of an export."""
 
-    Attributes:
-        content: content of the file, as JSON values or as text; for a folder, a list with its path.
-        dropped: a sentence naming the settings that the format cannot express; empty if there are none.
-        command: template of the command that deploys the file as it was measured, with ``{file}`` for its path; empty
-            if the format's own command is meant.
-    """
-
-    content: Any
-    dropped: str = ""
+    content: Any  # content of the file, as JSON values or as text; for a folder, a list with its path
+    dropped: str = ""  # a sentence naming the settings that the format cannot express; empty if there are none
+    # template of the command that deploys the file as it was measured, with ``{file}`` for its path; empty if the
+    # format's own command is meant
     command: str = ""
 
 

@@ -50,19 +50,13 @@ class StepCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Ended:
-    """Results and statistics of a complete output.
-
-    Attributes:
-        cached: number of prompt tokens that were in the cache before the prefill.
-        waited: seconds spent in the queue.
-        first_token: time of the first token, on the clock of :func:`time.monotonic`.
-    """
+    """Results and statistics of a complete output."""
 
     result: GenerationResult
     steps: tuple[StepCounts, ...]
-    cached: int
-    waited: float
-    first_token: float
+    cached: int  # number of prompt tokens that were in the cache before the prefill
+    waited: float  # seconds spent in the queue
+    first_token: float  # time of the first token, on the clock of :func:`time.monotonic`
 
 
 @dataclass(frozen=True)
@@ -85,35 +79,23 @@ class Update:
 
 @dataclass(eq=False)
 class Output:
-    """An output to generate.
-
-    Attributes:
-        seed: random seed; the noise is keyed by it and ``sequence``.
-        text: decoder of the output's text, which also detects stop strings.
-        eos_token_ids: tokens that end the output.
-        notify: called with each update, in the decoding thread.
-        update_seconds: minimum time between two updates; None for a single update at the end.
-        speculative: False for plain decoding; a number limits the drafted tokens per step.
-        log_probs: number of the target's top tokens to list for each output token; None for no log-probabilities.
-        deadline: time at which an incomplete output is aborted, on the clock of :func:`time.monotonic`.
-        constraint: what the output may be; used for this output only.
-        cancelled: any thread may set this; the output is then dropped before the next step.
-    """
+    """An output to generate."""
 
     prompt: tuple[int, ...]
-    seed: int
+    seed: int  # random seed; the noise is keyed by it and ``sequence``
     sequence: int | str
     max_new_tokens: int
     verifier: DeterministicVerifier
-    text: OutputText
-    notify: Callable[[Update], object]
-    eos_token_ids: Collection[int]
-    update_seconds: float | None = 0.0
+    text: OutputText  # decoder of the output's text, which also detects stop strings
+    notify: Callable[[Update], object]  # called with each update, in the decoding thread
+    eos_token_ids: Collection[int]  # tokens that end the output
+    update_seconds: float | None = 0.0  # minimum time between two updates; None for a single update at the end
+    # number of the target's top tokens to list for each output token; None for no log-probabilities
     log_probs: int | None = None
-    speculative: bool | int = True
-    deadline: float = inf
-    constraint: Constraint | None = None
-    cancelled: bool = False
+    speculative: bool | int = True  # False for plain decoding; a number limits the drafted tokens per step
+    deadline: float = inf  # time at which an incomplete output is aborted, on the clock of :func:`time.monotonic`
+    constraint: Constraint | None = None  # what the output may be; used for this output only
+    cancelled: bool = False  # any thread may set this; the output is then dropped before the next step
 
 
 @dataclass(eq=False)

@@ -47,21 +47,13 @@ Expressed = tuple[Settings, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class ChainDraft:
-    """The chain of top candidates in an artifact's tree.
+    """The chain of top candidates in an artifact's tree."""
 
-    Attributes:
-        length: number of drafted tokens, at least one.
-        drafter: class name of the artifact's drafter; empty if there is none.
-        arguments: the drafter's arguments.
-        kept: description of the part of the tree that the chain keeps.
-        lost: descriptions of the parts of the artifact that no chain can express.
-    """
-
-    length: int
-    drafter: str
-    arguments: Mapping[str, Any]
-    kept: str
-    lost: tuple[str, ...]
+    length: int  # number of drafted tokens, at least one
+    drafter: str  # class name of the artifact's drafter; empty if there is none
+    arguments: Mapping[str, Any]  # the drafter's arguments
+    kept: str  # description of the part of the tree that the chain keeps
+    lost: tuple[str, ...]  # descriptions of the parts of the artifact that no chain can express
 
     def set_arguments(self, *names: str) -> tuple[str, ...]:
         """Return descriptions of the named arguments that are set, i.e. not None, False or 1."""
