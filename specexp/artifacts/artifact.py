@@ -101,9 +101,8 @@ class Artifact:
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the payloads that store a study's candidate, or None if it does not fit this kind.
 
-        Args:
-            parts: ``class_path`` and ``init_args`` of the candidate's four parts, with defaults filled in.
-            attributes: The attributes of the :class:`~specexp.sweep.trials.Candidate`.
+        ``parts`` are the specifications of its four parts, with defaults filled in, and ``attributes`` those of the
+        :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
 

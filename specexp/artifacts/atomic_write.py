@@ -28,9 +28,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def held(path: Path) -> Iterator[bool]:
     """Lock a file for a ``with`` block, creating it if it is missing. If the process dies, the lock is released.
 
-    Yields:
-        True if this process holds the lock; False if another process holds it or the folder does not exist. Always
-        True on platforms without ``fcntl``.
+    Yields False if another process holds the lock or the folder does not exist. Platforms without ``fcntl`` yield True.
     """
     try:
         import fcntl

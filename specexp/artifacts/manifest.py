@@ -36,13 +36,7 @@ class _Metric(BaseModel, extra="allow"):
 
 
 class Provenance(BaseModel, extra="allow"):
-    """The origin of an artifact. Additional fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
-
-    Attributes:
-        config: The resolved configuration.
-        runtime: Runtime in which the target was measured: ``eager``, ``compiled``, ``packed``, ``graphed`` or
-            ``llama.cpp``.
-    """
+    """The origin of an artifact. Additional fields are allowed. Older artifacts lack ``runtime`` and ``dtype``."""
 
     study: str | None
     trial: int | None
@@ -50,9 +44,9 @@ class Provenance(BaseModel, extra="allow"):
     git_commit: str | None
     packages: dict[str, str]
     device: str | None
-    config: dict[str, Any] | None
+    config: dict[str, Any] | None  # resolved
     metrics: dict[str, _Metric]
-    runtime: str | None = None
+    runtime: str | None = None  # of the target: ``eager``, ``compiled``, ``packed``, ``graphed`` or ``llama.cpp``
     dtype: str | None = None
 
 
@@ -70,19 +64,15 @@ def _plain_name(name: str) -> str:
 
 
 class Manifest(BaseModel):
-    """The checked contents of an ``artifact.json``.
-
-    Attributes:
-        created: Creation time in UTC, ISO 8601.
-        fingerprint: Fields of the tokenizer and the model, keyed by section; empty if none were recorded.
-        payloads: Hash and size of each payload, keyed by file name.
-    """
+    """The checked contents of an ``artifact.json``."""
 
     kind: str
     name: str
-    created: str
+    created: str  # in UTC, ISO 8601
     provenance: Provenance
+    # fields of the tokenizer and the model; empty if none were recorded
     fingerprint: dict[Literal["tokenizer", "model"], dict[str, str | int | float | bool | None]]
+    # by file name
     payloads: dict[Annotated[str, AfterValidator(_plain_name)], Payload]
 
     @classmethod

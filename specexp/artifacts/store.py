@@ -102,16 +102,10 @@ def write_artifact(
 
 
 def read_artifact(folder: str | Path) -> Artifact:
-    """Read an artifact and check its schema, kind, files, hashes and payloads.
+    """Read an artifact and check its schema, kind, files, hashes and payloads. No class that it names is imported.
 
-    The classes that the artifact names are not imported.
-
-    Args:
-        folder: A version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
-            folder that holds the versions.
-
-    Raises:
-        ArtifactError: The artifact is invalid or unreadable; the message names the folder and the field.
+    ``folder`` is a version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
+    folder that holds the versions. Raises ArtifactError, which names the folder and the field, if anything is wrong.
     """
     folder = resolve(Path(folder))
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
@@ -133,12 +127,9 @@ def read_artifact(folder: str | Path) -> Artifact:
 def value_of(kind: str, path: str | Path) -> Any:
     """Return the value that a :class:`~specexp.base.checked.Reference` refers to. Do not modify it: it may be cached.
 
-    Args:
-        kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.
-        path: The artifact's folder, as for :func:`read_artifact`, or a file.
-
-    Raises:
-        ArtifactError: The artifact or file cannot be read, or is of another kind.
+    ``kind`` is a kind of artifact, whose folder is given as to :func:`read_artifact`, or a key of
+    :data:`~specexp.artifacts.files.READERS`, which read a file. Raises ArtifactError if it cannot be read or is of
+    another kind.
     """
     # static-tree is both: a folder is an artifact, and a file is another project's tree
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):

@@ -30,12 +30,7 @@ class ArtifactError(ValueError):
 def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
     """Strictly validate a JSON value against an annotation, and construct the annotation's dataclasses.
 
-    Args:
-        where: Folder and file, for messages.
-        key: The value's key in the file; empty if the value is the whole file.
-
-    Raises:
-        ArtifactError: The value is invalid. The message describes the first violation in one sentence.
+    Raises ArtifactError with a sentence on the first violation, which names the file (``where``) and the value's key.
     """
     adapter = TypeAdapter(annotation)
     names = getattr(annotation, "__annotations__", ())

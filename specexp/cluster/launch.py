@@ -116,13 +116,9 @@ def run_workers(
 ) -> int:
     """Run workers until they end or are interrupted. Return 0, or 1 with a reason printed to stderr if any failed.
 
-    Args:
-        commands: Program and arguments of each worker, keyed by name. They must not contain passwords.
-        folder: Folder for the logs, which all machines must share.
-        gpus: Number of GPUs for each worker.
-        threads: Number of CPU cores for each worker.
-
-    Raises ConfigError if the cluster does not exist or refuses the workers.
+    ``commands`` holds the program and arguments of each worker by name, without passwords. All machines must share
+    ``folder``, which gets the logs. ``gpus`` and ``threads`` (CPU cores) are those of each worker. Raises ConfigError
+    if the cluster does not exist or refuses the workers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = {}

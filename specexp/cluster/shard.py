@@ -93,8 +93,7 @@ def shards_in(whole: Path) -> list[Shard]:
 def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
     """Yield whether this worker must assemble the result, because all shards are done and no other worker is doing so.
 
-    Args:
-        is_whole: Returns whether a shard's folder is complete.
+    ``is_whole`` returns whether a shard's folder is complete.
     """
 
     def all_done() -> bool:
@@ -116,10 +115,8 @@ def forget_shards(whole: Path) -> None:
 def run_shards(command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config) -> int:
     """Run one worker per shard; the last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
-    Args:
-        command: The module to run, such as ``specexp.record``.
-        typed: The command's arguments without the worker options.
-        whole: Folder of the result, which all machines must share.
+    ``command`` is the module to run, such as ``specexp.record``, ``typed`` its arguments without the worker options,
+    and ``whole`` the folder of the result, which all machines must share.
     """
     start = (sys.executable, "-m", command, *typed)
     run = partial(

@@ -129,15 +129,9 @@ class GrammarConstraint(Constraint):
 def constraint_of(
     spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozenset[int]
 ) -> GrammarConstraint:
-    """Return a new constraint, for one output.
+    """Return a new constraint, for one output. ``vocab_size`` is the model's, which may exceed the tokenizer's.
 
-    Args:
-        spec: as in :func:`grammar_of`.
-        vocab_size: of the model, which may be larger than the tokenizer's.
-        eos: tokens that end an output.
-
-    Raises:
-        ConstraintError: the constraint or the tokenizer cannot be read. The key leads to the part of a schema at fault.
+    Raises ConstraintError as :func:`grammar_of` does, or if the tokenizer cannot be read.
     """
     from llguidance import LLMatcher
 
@@ -164,12 +158,9 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: froz
 def grammar_of(spec: Mapping[str, Any]) -> str:
     """Return a constraint in llguidance's own form, which needs no tokenizer.
 
-    Args:
-        spec: one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
-            ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF).
-
-    Raises:
-        ConstraintError: the constraint cannot be read. The key leads to the part of a schema at fault.
+    ``spec`` is one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": pattern}``,
+    ``{"choice": [text, ...]}`` and ``{"grammar": text}`` (llguidance's Lark, or GBNF). Raises ConstraintError if it
+    cannot be read. The error's key leads to the part of a schema at fault.
     """
     if len(spec) != 1 or not spec.keys() <= set(KINDS):
         raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")

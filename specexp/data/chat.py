@@ -68,21 +68,14 @@ _Content = Annotated[
 
 
 class ChatMessage(BaseModel, strict=True):
-    """A chat message of a prompt file or a request. Other fields do not matter, unless they hold content.
-
-    Attributes:
-        role: one of :data:`ROLES`.
-        content: text, whole or in parts. Only an assistant's tool call may lack it, and a user's must not be blank.
-        tool_calls: calls by the assistant, in OpenAI's format.
-        tool_call_id: the call that a tool's message answers.
-    """
+    """A chat message of a prompt file or a request. Other fields do not matter, unless they hold content."""
 
     role: Literal[tuple(ROLES)]  # type: ignore[valid-type]
-    content: _Content
+    content: _Content  # only an assistant's tool call may lack it, and a user's must not be blank
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[_ToolCall] = []
-    tool_call_id: str | None = None
+    tool_call_id: str | None = None  # the call that a tool's message answers
 
     @model_validator(mode="before")
     @classmethod
@@ -140,14 +133,9 @@ def rendered(
 ) -> str:
     """Return a chat as text, up to the start of the answer. Studies and the server both use this.
 
-    If the last message is the assistant's, the text ends inside it, and the answer continues it.
-
-    Args:
-        arguments: variables of the tokenizer's chat template, such as ``enable_thinking``.
-
-    Raises:
-        ValueError: the template does not render tools' messages.
-        Exception: templates are programs, and may raise any error.
+    If the last message is the assistant's, the text ends inside it, and the answer continues it. ``arguments`` are
+    variables of the template, such as ``enable_thinking``. Raises ValueError if the template does not render tools'
+    messages, or any error, since templates are programs.
     """
     template = template_text(tokenizer, arguments)
     calls = any("tool_calls" in one for one in messages)

@@ -33,8 +33,7 @@ _LISTED = 5  # maximum number of places listed in an error
 class PromptSetError(ValueError):
     """Raised if a prompt set cannot be read. The message is one sentence that names the file and the row or key.
 
-    Args:
-        key: path to the invalid argument of :class:`~specexp.data.workload.Workload`; empty if a file is invalid.
+    ``key`` leads to the invalid argument of :class:`~specexp.data.workload.Workload`; empty if a file is invalid.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
@@ -43,11 +42,7 @@ class PromptSetError(ValueError):
 
 
 class UnusableRow(PromptSetError):  # noqa: N818
-    """Raised if one row or prompt cannot be used. The message is ``where: place`` followed by ``why``.
-
-    Args:
-        place: the row, such as ``row 3`` or ``prompt 'a'``.
-    """
+    """Raised if a row (``place``, such as ``row 3``) cannot be used. The message is ``where: place`` and ``why``."""
 
     def __init__(self, where: str, place: str, why: str, key: tuple[str, ...] = ()) -> None:
         super().__init__(f"{where}: {place}{why}", key)

@@ -124,15 +124,10 @@ def renders_turns(
     chat: bool | None = None,
     wanted: bool | Literal["auto"] = "auto",
 ) -> tuple[bool, str]:
-    """Decide whether a prompt is rendered with the tokenizer's chat template. Studies and the server both use this.
+    """Return whether a prompt is rendered with the tokenizer's chat template, and the reason if it is not.
 
-    Args:
-        text: the first turn.
-        chat: true for chat messages, false for a text to be continued, None if unknown.
-        wanted: ``data.chat_template``.
-
-    Returns:
-        The decision, and the reason if the template is not used.
+    ``text`` is the first turn. ``chat`` is true for chat messages, false for a text to be continued and None if
+    unknown. ``wanted`` is ``data.chat_template``. Studies and the server both use this.
     """
     if not tokenizer.chat_template:
         return False, "the tokenizer has none"

@@ -99,11 +99,9 @@ class Proposer:
     ) -> list[list[int]]:
         """Return the drafted tokens of each request.
 
-        Args:
-            sampled_token_ids: for each request the new tokens; none if its prompt is not yet processed.
-            num_tokens_no_spec: ``[requests]`` length of each text, including the new tokens.
-            token_ids_cpu: ``[requests, max length]`` the texts.
-            slot_mappings: not used.
+        ``sampled_token_ids`` holds the new tokens of each request; none if its prompt is not yet processed.
+        ``token_ids_cpu`` ``[requests, max length]`` holds the texts. Their lengths in ``num_tokens_no_spec``
+        ``[requests]`` include the new tokens. ``slot_mappings`` is not used.
         """
         now = perf_counter()
         seconds = now - self._called

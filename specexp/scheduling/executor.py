@@ -102,12 +102,7 @@ class Lanes(Decoding):
             self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
 
     def span(self, who: str, what: What, lane: Lane, when: tuple[float, float], tokens: int) -> None:
-        """Add a span of ``who`` to the time line. For a pass over several lanes, ``lane`` is the first one.
-
-        Args:
-            when: start and end in seconds of :func:`time.perf_counter`.
-            tokens: number of tokens fed in a prefill or pass, of nodes drafted, or of tokens accepted.
-        """
+        """Add a :class:`~specexp.scheduling.timeline.Span` with the start and end times ``when`` to the time line."""
         number = -1 if what == "prefill" else self.passes
         self.timeline.add(who, what, *when, lane.context.sequence, tokens, number)
 
@@ -120,9 +115,6 @@ class Executor(AbstractContextManager["Executor"]):
 
     Close an executor after use, or use it in a ``with`` statement. This class runs all parts in the caller's thread:
     every sequence drafts, then one target pass verifies all drafts.
-
-    Attributes:
-        closed: whether the executor was closed or a run failed.
     """
 
     def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
@@ -130,7 +122,7 @@ class Executor(AbstractContextManager["Executor"]):
         self.parts = parts
         self.n = n
         self.threads = threads
-        self.closed = False
+        self.closed = False  # also after a run that failed
         self._begun: list[Lane] = []  # lanes started in this run
         self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt at the beginning of its cache
         join_target(parts, self.model)

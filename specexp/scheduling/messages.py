@@ -77,16 +77,13 @@ class SequenceLearned(NamedTuple):
 
 
 class Memory:
-    """The shared memory of a lane.
-
-    Attributes:
-        logits: ``[rows, V]`` target logits of the last tree, written by the target's side. Empty if no part reads them.
-        q: ``[rows, V]`` draft distributions of the last tree, written by the worker. Empty if no nodes are drawn.
-    """
+    """The shared memory of a lane."""
 
     def __init__(self, parts: Parts, vocab_size: int, dtype: torch.dtype) -> None:
         drawn = any(builder.kind is not NodeKind.POINT_MASS for builder in parts_in(parts.builder))
+        # [rows, V] target logits of the last tree, written by the target's side; empty if no part reads them
         self.logits = torch.empty((parts.max_rows if parts.reads_answers else 0, vocab_size), dtype=dtype)
+        # [rows, V] draft distributions of the last tree, written by the worker; empty if no nodes are drawn
         self.q = torch.empty((parts.max_rows if drawn else 0, vocab_size), dtype=torch.float32)
 
 

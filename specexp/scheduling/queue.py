@@ -47,14 +47,9 @@ class QueuePolicy(metaclass=Checked):
 
     @abstractmethod
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
-        """Choose the drafts of the next target pass.
+        """Return 1 to ``most`` distinct indices into ``waiting``: the drafts of the next target pass.
 
-        Args:
-            waiting: finished drafts in order of arrival, at least one.
-            most: maximum number of drafts to choose, at least 1.
-
-        Returns:
-            1 to ``most`` distinct indices into ``waiting``.
+        There is at least one finished draft, in order of arrival.
         """
 
 

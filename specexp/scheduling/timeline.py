@@ -33,9 +33,6 @@ class Span(NamedTuple):
 class TimeLine:
     """The spans of one run, in the order of :meth:`add`. Spans with the same ``who`` do not overlap.
 
-    Attributes:
-        start: start time of the run, None before it begins. ``end`` is its end time.
-
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])
         >>> line.busy("target"), line.utilisation()
@@ -44,7 +41,7 @@ class TimeLine:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self.spans = list(spans)
-        self.start: float | None = None
+        self.start: float | None = None  # of the run; None before it begins
         self.end: float | None = None
 
     def __iter__(self) -> Iterator[Span]:

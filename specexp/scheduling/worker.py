@@ -54,11 +54,8 @@ _PATIENCE = 1.0  # seconds to wait for a worker to end before it is killed
 class DraftWorker:
     """The target's side of a worker. The worker runs a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
 
-    Args:
-        parts: the parts of every lane, in their initial state.
-        memories: shared memory of each lane, by slot.
-        in_thread: whether the worker is a thread of this process instead of a process of its own.
-        threads: number of torch threads for the worker. None keeps the default.
+    ``parts`` are those of every lane, in their initial state, and ``memories`` the lanes' shared memory by slot. With
+    ``in_thread``, the worker is a thread of this process. It uses ``threads`` torch threads; None keeps the default.
     """
 
     def __init__(self, parts: Parts, memories: dict[int, Memory], in_thread: bool, threads: int | None) -> None:

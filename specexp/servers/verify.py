@@ -152,13 +152,8 @@ def answers_among_others(prompts: Sequence[str], ask: Callable[..., Streamed], o
     """Return the answers to all prompts, by prompt. Each is sent while up to ``others`` other requests run.
 
     Half of the requests are unverified: the beginnings of prompts, sampled at several temperatures and seeds or
-    cancelled half way.
-
-    Args:
-        ask: called with a prompt and, for an unverified request, with its fields and whether it is cancelled.
-
-    Raises:
-        EngineError: the server fails.
+    cancelled half way. ``ask`` gets a prompt and, for these, the request's fields and whether it is cancelled. Raises
+    EngineError if the server fails.
     """
     draw = random.Random(0)
     with ThreadPoolExecutor(others + 1) as pool:

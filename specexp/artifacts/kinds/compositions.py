@@ -190,17 +190,11 @@ class ScheduleArtifact(Artifact):
 
 
 class PlainVerdict(Section):
-    """The reason for using plain decoding.
+    """The reason for using plain decoding."""
 
-    Attributes:
-        reason: A sentence that gives the figures and their interval.
-        best_found: Version of the fastest composition found, e.g. ``v1``.
-        several_sequences: Whether several sequences were decoded for each prompt.
-    """
-
-    reason: str
-    best_found: str
-    several_sequences: bool = False
+    reason: str  # a sentence that gives the figures and their interval
+    best_found: str  # version of the fastest composition found, e.g. ``v1``
+    several_sequences: bool = False  # whether several sequences were decoded for each prompt
 
 
 class PlainDecodingArtifact(Artifact):

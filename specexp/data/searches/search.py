@@ -60,11 +60,7 @@ Answer = Sequence[Sequence[str]] | Sequence[float]
 
 
 class ThoughtTree:
-    """The states that a search has visited and their values.
-
-    Attributes:
-        values: value of each visited state, in the order they were generated; None for the root and the final state.
-    """
+    """The states that a search has visited, in order, and their values; None for the root and the final state."""
 
     root = State()
 

@@ -73,12 +73,10 @@ def max_connections() -> int:
 
 
 class HttpServer(uvicorn.Server):
-    """An HTTP server that runs until SIGTERM or Ctrl-C. A second signal aborts incomplete outputs.
+    """An HTTP server that runs until SIGTERM or Ctrl-C.
 
-    Args:
-        server: the application and its decoding thread.
-        drain: seconds from the signal until incomplete outputs are aborted.
-        drained: called in another thread after decoding has stopped; clients may still be reading their responses.
+    Incomplete outputs are aborted ``drain`` seconds later, or at a second signal. ``drained`` is then called in another
+    thread, while clients may still be reading their responses.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:

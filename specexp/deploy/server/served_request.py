@@ -49,14 +49,7 @@ _UPDATE_SECONDS = 0.025
 class ServedRequest:
     """The state of a request, from its tokenized prompts to the last chunk of its response.
 
-    Raises:
-        RequestError: a prompt is not valid or too long, or there are too many outputs; ``sequence`` allows only one.
-
-    Attributes:
-        seed: random seed; the same seed gives the same response.
-        outputs: the outputs, ``n`` for each prompt.
-        ended: the results of each output; None while it is incomplete.
-        logged: whether the end of the request has been logged.
+    Raises RequestError if a prompt is not valid or too long, or there are too many outputs; ``sequence`` allows one.
     """
 
     request: AnyRequest
@@ -69,7 +62,7 @@ class ServedRequest:
     def __post_init__(self) -> None:
         request = self.request
         self.began = monotonic()
-        self.logged = False
+        self.logged = False  # whether the end of the request has been logged
         self.seed = randbits(62) if request.seed is None else request.seed
         self.is_chat = isinstance(request, ChatRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{token_hex(12)}"
@@ -86,8 +79,8 @@ class ServedRequest:
         for number, prompt in enumerate(self.prompts, 1):
             self._check_prompt(prompt, number)
         deadline = self.began + min(request.deadline or self.limits.seconds, self.limits.seconds)
-        self.outputs = [self._output(number, deadline) for number in range(count)]
-        self.ended: list[Ended | None] = [None] * count
+        self.outputs = [self._output(number, deadline) for number in range(count)]  # n for each prompt
+        self.ended: list[Ended | None] = [None] * count  # None while an output is incomplete
         self._token_texts = [TokenTexts(self.texts, request.skip_special_tokens) for _ in range(count)]
         choice = request.calls if isinstance(request, ChatRequest) else None
         self._call_texts = [CallText(choice) for _ in range(count)]

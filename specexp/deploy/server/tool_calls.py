@@ -51,8 +51,7 @@ def call_schema(functions: Sequence[Function], name: str | None) -> dict[str, An
 class CallText:
     """Splits an output's text into content and tool calls, in the form of OpenAI's ``delta``, as the text grows.
 
-    Args:
-        choice: ``auto``, ``required``, or None for an output without calls.
+    ``choice`` is ``auto``, ``required``, or None for an output without calls.
     """
 
     def __init__(self, choice: str | None) -> None:

@@ -309,11 +309,9 @@ class Player:
     ) -> list[GenerationResult]:
         """Replay the turns of a conversation and return the counts for each turn.
 
-        Args:
-            max_new_tokens: Maximum tokens per turn; must equal the recorded limit if there are several turns. Raises
-                RecordingError if a recorded answer is too short.
-            sequence: Name of the sequence, used as the key for its random numbers.
-            clock: Returns the duration of each phase of a step, in seconds, for parts that learn from timings.
+        ``max_new_tokens`` per turn must equal the recorded limit if there are several turns. ``sequence`` is the key of
+        the random numbers. ``clock`` returns the seconds of a step's phases, for parts that learn from timings. Raises
+        RecordingError if a recorded answer is too short.
         """
         context: Context | None = None
         target = RecordedTarget(self.context_limit)

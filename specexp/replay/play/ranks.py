@@ -48,11 +48,8 @@ class StaticCounts:
 class RankTable:
     """The rank of each output token among the draft model's candidates at its position.
 
-    Args:
-        turns: Recorded turns, with those of a conversation in order. Raises NotRecordedError if the candidates after an
-            output token are missing.
-        max_new_tokens: Maximum tokens per turn, at most the recorded limit.
-        context_limit: Context length of the target in tokens.
+    The turns of a conversation must be in order, and ``max_new_tokens`` (per turn) at most the recorded limit. Raises
+    NotRecordedError if the candidates after an output token are missing.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
