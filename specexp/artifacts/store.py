@@ -127,9 +127,8 @@ def read_artifact(folder: str | Path) -> Artifact:
 def value_of(kind: str, path: str | Path) -> Any:
     """Return the value that a :class:`~specexp.base.checked.Reference` refers to. Do not modify it: it may be cached.
 
-    ``kind`` is a kind of artifact, whose folder is given as to :func:`read_artifact`, or a key of
-    :data:`~specexp.artifacts.files.READERS`, which read a file. Raises ArtifactError if it cannot be read or is of
-    another kind.
+    ``kind`` is a kind of artifact or a key of :data:`~specexp.artifacts.files.READERS`, and ``path`` a folder as for
+    :func:`read_artifact` or a file. Raises ArtifactError if it cannot be read or is of another kind.
     """
     # static-tree is both: a folder is an artifact, and a file is another project's tree
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
