@@ -32,43 +32,21 @@ class Artifact:
     """The result of a study, read from its folder. To add a kind, add a class to ``specexp/artifacts/kinds``.
 
     A kind is defined by its class attributes. Only what is needed to read the artifact is checked here. Parts check
-    their own arguments when :func:`specexp.load_artifact` constructs them.
-
-    Args:
-        manifest: The checked ``artifact.json``.
-        payloads: File contents, keyed by file name: JSON values, or a mapping from name to array for safetensors.
-        folder: Folder of this version.
-
-    Raises:
-        ArtifactError: A payload does not match the kind.
-
-    Attributes:
-        kind: Name of the kind, e.g. ``static-tree``.
-        required: Payload files that must exist, mapped to the type annotations of their JSON values.
-        optional: Payload files that may exist.
-        purpose: Clause for error messages that explains the use of a kind that cannot be exported; otherwise empty.
-        learned: Family of the part that learned the value; None if the value was not learned while decoding.
-        made_by: Dotted path of the part class that takes the value; empty if no single class does.
-        of_studies: Whether a study can export the kind; by default, whether the class overrides :meth:`payloads_of`.
-        holds_state: Whether ``state.json`` may record learned state of the parts (see :mod:`.parts`).
-        plain: Whether the kind represents plain decoding, without a drafter or builder.
-        value: Value of an argument that refers to the artifact (see :class:`~specexp.base.checked.Reference`); None if
-            no argument takes this kind.
-        recorded: Parts in ``parts.json``, keyed by family.
-        state: Learned state of the drafter and controller, keyed by family; empty if both start without state.
-        state_bytes: Size of that state in bytes.
+    their own arguments when :func:`specexp.load_artifact` constructs them. ``payloads`` holds the files' contents by
+    file name: JSON values, or arrays by name for safetensors. Raises ArtifactError if one does not match the kind.
     """
 
-    kind: ClassVar[str]
-    required: ClassVar[Mapping[str, Any]]
-    optional: ClassVar[tuple[str, ...]] = (PARTS,)
-    purpose: ClassVar[str] = ""
+    kind: ClassVar[str]  # e.g. ``static-tree``
+    required: ClassVar[Mapping[str, Any]]  # payload files that must exist, and the annotations of their JSON values
+    optional: ClassVar[tuple[str, ...]] = (PARTS,)  # payload files that may exist
+    purpose: ClassVar[str] = ""  # of a kind that cannot be exported: a clause on its use, for error messages
+    # family of the part that learned the value; None if the value was not learned while decoding
     learned: ClassVar[Literal["drafter", "controller"] | None] = None
-    made_by: ClassVar[str] = ""
-    of_studies: ClassVar[bool] = False
-    holds_state: ClassVar[bool] = False
-    plain: ClassVar[bool] = False
-    value: Any = None
+    made_by: ClassVar[str] = ""  # dotted path of the part class that takes the value; empty if no single class does
+    of_studies: ClassVar[bool] = False  # whether a study can export the kind; by default, if it has payloads_of()
+    holds_state: ClassVar[bool] = False  # whether ``state.json`` may record learned state of the parts
+    plain: ClassVar[bool] = False  # whether the kind represents plain decoding, without a drafter or builder
+    value: Any = None  # of an argument that refers to the artifact (see Reference); None if no argument takes this kind
 
     def __init_subclass__(cls) -> None:
         cls.of_studies = cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
@@ -82,7 +60,7 @@ class Artifact:
         # a kind may require more of parts.json than the common schema does
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
-        self.state: dict[str, State] = state_in(payloads, self.where(STATE))
+        self.state: dict[str, State] = state_in(payloads, self.where(STATE))  # by family; empty if none was learned
         sizes = {file: entry.bytes for file, entry in manifest.payloads.items()}
         self.state_bytes = sum(sizes.get(file, 0) for file in STATE_FILES)
         typed = {  # arrays, and content that the kind checks itself, have the annotation Any
@@ -145,19 +123,13 @@ class Artifact:
 
 
 class LearnedArtifact(Artifact):
-    """The learned state of one part: a mapping of fields, passed as one argument to the part's constructor.
+    """The learned state of one part: a mapping of fields, passed as one argument to the part's constructor."""
 
-    Attributes:
-        fields: For each file, the names of its arrays (safetensors) or fields (JSON); None allows any names.
-        family: Family of the part that takes the value.
-        argument: Argument of that part's constructor that takes the value.
-        start: Arguments that override the part's recorded ones.
-    """
-
+    # for each file, the names of its arrays (safetensors) or fields (JSON); None allows any names
     fields: ClassVar[Mapping[str, tuple[str, ...] | None]]
-    family: ClassVar[str]
-    argument: ClassVar[str]
-    start: ClassVar[Mapping[str, Any]] = {}
+    family: ClassVar[str]  # of the part that takes the value
+    argument: ClassVar[str]  # of that part's constructor
+    start: ClassVar[Mapping[str, Any]] = {}  # arguments that override the part's recorded ones
     required: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:

@@ -63,14 +63,9 @@ class Prompt:
 
         The result starts with ``previous_token_ids``, so that their KV cache stays valid. A later turn is appended as
         the chat template renders it after an answer, or after a blank line if there is no template. An end-of-turn
-        token at the end of the answer is not repeated.
-
-        Args:
-            previous_token_ids: input and answer of the previous turn, EOS included; empty for turn 0.
-
-        Raises:
-            IndexError: there is no such turn.
-            ValueError: ``previous_token_ids`` does not match the turn, or the chat template drops earlier answers.
+        token at the end of the answer is not repeated. ``previous_token_ids`` are input and answer of the previous
+        turn, EOS included; empty for turn 0. Raises IndexError if there is no such turn, and ValueError if they do not
+        match the turn or the chat template drops earlier answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(

@@ -41,27 +41,17 @@ class ExportedFile:
 
 
 class ExportFormat:
-    """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``.
+    """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``."""
 
-    Attributes:
-        name: the value of ``--to``.
-        kinds: artifact kinds that can be exported; empty for formats that override :meth:`make`.
-        read_for: project and version for which the exported fields are valid.
-        options: names of the options that the format takes in addition to the source and ``--output``.
-        folder: whether the format writes a folder instead of a file.
-        updates: whether other keys of an existing file are kept.
-        greedy: fields that a request must have for greedy decoding.
-        deployment: template of the command that deploys the file, with ``{file}`` for its path. Users replace
-            ``MODEL``, ``DRAFT`` and ``FOLDER``. Empty if there is no such command.
-    """
-
-    name: ClassVar[str]
-    kinds: ClassVar[tuple[str, ...]] = ()
-    read_for: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    folder: ClassVar[bool] = False
-    updates: ClassVar[bool] = False
-    greedy: ClassVar[Mapping[str, Any]] = {"temperature": 0}
+    name: ClassVar[str]  # the value of ``--to``
+    kinds: ClassVar[tuple[str, ...]] = ()  # of artifacts that can be exported; empty if the format overrides make()
+    read_for: ClassVar[str]  # project and version for which the exported fields are valid
+    options: ClassVar[tuple[str, ...]] = ()  # names of the options in addition to the source and ``--output``
+    folder: ClassVar[bool] = False  # whether the format writes a folder instead of a file
+    updates: ClassVar[bool] = False  # whether other keys of an existing file are kept
+    greedy: ClassVar[Mapping[str, Any]] = {"temperature": 0}  # fields that a request must have for greedy decoding
+    # template of the command that deploys the file, with ``{file}`` for its path; empty if there is none. Users replace
+    # ``MODEL``, ``DRAFT`` and ``FOLDER``
     deployment: ClassVar[str] = ""
 
     def make(self, request: ExportRequest) -> ExportedFile:

@@ -188,16 +188,11 @@ class DecodingThread:
 
     Apart from rounding, an output depends only on its prompt, seed and sequence. The logits of a row may be rounded
     differently if other rows share the pass. ``deterministic`` prevents this: if the target's rows are not independent,
-    each lane gets its own passes and no prefix is reused.
+    each lane gets its own passes and no prefix is reused. Up to ``waiting`` outputs may be in the queue. Each output
+    has its own verifier.
 
-    Args:
-        parts: drafter, builder and controller; every output has its own verifier.
-        lanes: maximum number of concurrent outputs.
-        waiting: maximum number of outputs in the queue.
-
-    Raises:
-        ValueError: the parts are incompatible with the target or keyed sampling, the trees of all lanes do not fit in
-            one pass, or ``deterministic`` is impossible with these parts.
+    Raises ValueError if the parts do not suit the target, keyed sampling or ``deterministic``, or if the trees of all
+    lanes do not fit in one pass.
     """
 
     def __init__(

@@ -104,51 +104,35 @@ class StreamOptions(Section):
 class GenerationRequest(Section):
     """Fields shared by completion and chat requests. Null selects the default.
 
-    Attributes:
-        model: name of the model; None for the served model.
-        temperature: 0 for greedy decoding.
-        top_p: 0 keeps only the most probable token.
-        top_k: 0 and -1 keep all tokens.
-        min_p: drop tokens that are less probable than this share of the most probable token's probability.
-        presence_penalty, frequency_penalty, logit_bias: as in OpenAI's API.
-        repetition_penalty, min_tokens: as in ``transformers`` and vLLM.
-        n: number of outputs for each prompt.
-        stop: strings that end an output; a single string is accepted too. A special token ends it as a token.
-        stop_token_ids: tokens that end an output.
-        ignore_eos: whether to go on after an EOS token.
-        response_format: OpenAI's: ``text``, ``json_object``, or ``json_schema`` with a ``schema``.
-        structured_outputs: vLLM's: one of ``json``, ``json_object``, ``regex``, ``choice`` and ``grammar``.
-        seed: random seed; None draws one.
-        sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
-            output's index, from 0.
-        speculative: whether to draft, or the maximum number of drafted tokens per step. It does not change the output.
-        deadline: time limit for the request, in seconds.
+    Penalties, ``logit_bias`` and ``response_format`` are as in OpenAI's API, and other fields mostly as in vLLM's.
     """
 
-    model: str | None = None
+    model: str | None = None  # by default the served model
     max_tokens: _Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1, le=2**31)] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0  # 0 for greedy decoding
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0  # 0 keeps only the most probable token
+    top_k: Annotated[int, Field(ge=-1, le=2**31)] = 0  # 0 and -1 keep all tokens
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0  # lowest probability, as a share of the highest
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0  # as in ``transformers``
     logit_bias: dict[IntegerKey, Annotated[float, Field(ge=-100, le=100)]] = Field({})
-    n: _Count = 1
-    stop: _Stop = Field([])
+    n: _Count = 1  # outputs for each prompt
+    stop: _Stop = Field([])  # strings that end an output; a special token ends it as a token
     stop_token_ids: list[_Token] = Field([])
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
     skip_special_tokens: bool = True
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    seed: _Integer | None = None
+    response_format: dict[str, Any] | None = None  # ``text``, ``json_object``, or ``json_schema`` with a ``schema``
+    structured_outputs: dict[str, Any] | None = None  # ``json``, ``json_object``, ``regex``, ``choice`` or ``grammar``
+    seed: _Integer | None = None  # None draws one
+    # second part of the random key (see Decoder.generate); by default the output's index, from 0
     sequence: Annotated[str, Field(max_length=1000)] | _Integer | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+    # whether to draft, or the maximum number of drafted tokens per step; it does not change the output
     speculative: bool | Annotated[int, Field(ge=0, le=1024)] = True
-    deadline: Annotated[float, Field(gt=0, le=86400)] | None = None
+    deadline: Annotated[float, Field(gt=0, le=86400)] | None = None  # time limit for the request, in seconds
 
     @model_validator(mode="before")
     @classmethod
