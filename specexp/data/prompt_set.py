@@ -104,12 +104,6 @@ class PromptRow(NamedTuple):
 class PromptSet(metaclass=Checked):
     """A set of prompts. A subclass's constructor defines its configuration schema and must not read files.
 
-    Attributes:
-        prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None to
-            keep prompts whole.
-        continued: whether the prompts are texts to be continued rather than messages to a chat model.
-        unusable: the rows that :meth:`first` left out, because they cannot be used.
-
     Example::
 
         class Greetings(PromptSet):
@@ -117,9 +111,9 @@ class PromptSet(metaclass=Checked):
                 return prompt_rows([PromptRow("0", "greeting", ["Who are you?"])], where="Greetings")
     """
 
-    prompt_tokens: int | None = None
-    continued: bool = False
-    unusable: Sequence[UnusableRow] = ()
+    prompt_tokens: int | None = None  # to which a workload cuts each raw text; None to keep prompts whole
+    continued: bool = False  # whether the prompts are texts to be continued rather than messages to a chat model
+    unusable: Sequence[UnusableRow] = ()  # the rows that first() left out
 
     @property
     def label(self) -> str:

@@ -100,17 +100,12 @@ def check_columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
 def read_rows(path: str, *, subset: str | None = None, split: str = "train", streaming: bool = True) -> Iterator[Row]:
     """Yield the rows of a source.
 
-    All CSV values are read as strings. A ``.txt`` file has one text per line, in the column ``text``; blank lines are
-    skipped.
-
-    Args:
-        path: a local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet`` or ``.csv``, optionally compressed), the URL
-            of a file (``https://`` or ``hf://``), a folder saved by ``datasets`` or laid out like a hub repository,
-            or the name of a hub data set, ``owner/name``, with its subset and split.
-        streaming: whether to download only the needed rows of a hub data set; otherwise the whole set is cached.
-
-    Raises:
-        PromptSetError: the source does not exist, or its content does not match the format that its name implies.
+    ``path`` is a local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet`` or ``.csv``, optionally compressed) or the
+    URL of one (``https://`` or ``hf://``). It may also be a folder saved by ``datasets`` or laid out like a hub
+    repository, or the name of a hub data set, ``owner/name``, with its subset and split. All CSV values are read as
+    strings. A ``.txt`` file has one text per line, in the column ``text``; blank lines are skipped. ``streaming``
+    downloads only the needed rows of a hub data set. Raises PromptSetError if the source does not exist or its content
+    does not match its name.
     """
     local = Path(path).expanduser()
     is_file = "://" in path or _exists(local)

@@ -63,13 +63,9 @@ class Proposer:
     from the committed tokens alone. Controllers also get the number of accepted tokens, the number of requests in the
     batch and the seconds since the last call.
 
-    Args:
-        vllm_config: vLLM's configuration. ``speculative_config.revision`` is the artifact's path or reference, and
-            ``num_speculative_tokens`` the maximum length of a chain.
-
-    Raises:
-        ArtifactError: the artifact cannot be loaded.
-        ValueError: ``revision`` is missing, or the artifact's drafter needs more than tokens or another vocabulary.
+    In vLLM's configuration, ``speculative_config.revision`` is the artifact's path or reference, and
+    ``num_speculative_tokens`` the maximum length of a chain. Raises ArtifactError if the artifact cannot be loaded, and
+    ValueError if ``revision`` is missing or the drafter needs more than tokens or another vocabulary.
     """
 
     def __init__(self, vllm_config: Any) -> None:

@@ -379,12 +379,10 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
 
     A panel has a row for the target and one for each drafter. If most target passes are wide enough, they show the
     numbers of the drafters that they verify. Above each panel are its name, the duration of the whole run, and the
-    share of that time in which the target was busy with a pass or prefill.
+    share of that time in which the target was busy with a pass or prefill. Each time line has at least one span.
 
-    Args:
-        timelines: One or more time lines, keyed by the name of the panel. Each has at least one span.
-        seconds: Draw only this many seconds, so that individual passes are visible. The window starts with the run or,
-            if the prefill is long, shortly before the first target pass. None draws everything.
+    If ``seconds`` is set, only this many are drawn, so that individual passes are visible. The window then starts with
+    the run or, if the prefill is long, shortly before the first target pass.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])

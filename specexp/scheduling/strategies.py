@@ -27,17 +27,13 @@ class Execution(metaclass=Checked):
     With ``Greedy`` and ``KeyedSampling``, all strategies produce the same output. With ``RejectionSampling``, they do
     if the drafter and controller share no state between sequences.
 
-    Attributes:
-        n: number of sequences decoded at the same time.
-        threads: number of torch threads for the target. None keeps the current number.
-
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
         ...     run = executor.run([Job(prompt, sequence=f"sample {number}") for number in range(3)])
     """
 
-    n: int = 1
-    threads: int | None
+    n: int = 1  # sequences decoded at the same time
+    threads: int | None  # of torch for the target; None keeps the current number
 
     def check(self, parts: Parts) -> None:
         """Raise ``ValueError`` if the parts do not work with this strategy."""

@@ -157,12 +157,8 @@ class Tracker:
 
     No method raises: a failure is reported once, and work continues. In mode ``disabled``, wandb is not imported.
 
-    Args:
-        name: Name of the study, which is also the group of its runs.
-        folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
-        project: W&B project; None for ``WANDB_PROJECT`` or ``specexp``.
-        mode: See :func:`~specexp.tracking.mode.resolve_mode`. An unknown mode raises ValueError.
-        entity: W&B entity; None uses the account's default.
+    ``name`` is the study's, and the group of its runs, which are written to ``<folder>/wandb``. Without a ``project``,
+    it is ``WANDB_PROJECT`` or ``specexp``. For ``mode``, see :func:`~specexp.tracking.mode.resolve_mode`.
 
     Example:
         >>> tracker = Tracker("tree_shape", "runs/tree_shape", mode="disabled")

@@ -110,12 +110,9 @@ class Search(metaclass=Checked):
         request = next(exploration)         # Continuations((State(),), n=3)
         request = exploration.send([["a", "b", "c"]])   # Values of the three new states
         ...                                 # StopIteration.value is the SearchResult
-
-    Attributes:
-        thoughts: number of continuations requested for each expanded state.
     """
 
-    thoughts: int
+    thoughts: int  # continuations requested for each expanded state
 
     def explore(self, depth: int) -> Exploration:
         """Search for paths of ``depth`` generations, including the last one (see ``Task.depth``).

@@ -65,18 +65,12 @@ class Task(metaclass=Checked):
     continues the best path (SEED, Algorithm 1). If there is a :meth:`completion_prompt`, each thought takes two
     generations. A *state* is an item with the thoughts so far, each cut at its :class:`Ending`. Prompts are raw text
     that may be wrapped in a chat template. Only :meth:`load` reads files; all other methods are pure.
-
-    Attributes:
-        name: name in result tables.
-        depth: number of generations on a path, as in the paper.
-        unparsable: value of a state if its evaluation cannot be parsed; at most the lowest regular value.
-        value_ending: ending of an evaluation.
     """
 
-    name: ClassVar[str]
-    depth: ClassVar[int]
-    unparsable: float
-    value_ending: Ending
+    name: ClassVar[str]  # in result tables
+    depth: ClassVar[int]  # number of generations on a path, as in the paper
+    unparsable: float  # value of a state if its evaluation cannot be parsed; at most the lowest regular value
+    value_ending: Ending  # of an evaluation
 
     @abstractmethod
     def load(self) -> list[Item]:
