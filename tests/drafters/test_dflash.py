@@ -1,34 +1,28 @@
 """DFlash drafts in the published layout, against a plain reading of the recipe."""
 
-import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
-from helpers.on_llama import OnLlama
+from helpers.on_llama import OnDeepLlama, begun_on, check_log_probs
 from helpers.requests import chain_request
 from helpers.small_dflash import BLOCK, HEADS, KEYS, LAYERS, MASK, SIZE, THETA, WIDTH, known, published
 from helpers.small_eagle3 import target_model
 from helpers.small_models import VOCABULARY
 from torch.nn.functional import linear, silu
 
-from specexp.builders import Chain, StaticTree
-from specexp.core.context import Context
+from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.outcome import prefill_outcome
 from specexp.drafters import DFlash
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 
 
-class OnDeepLlama(OnLlama):
+class OnLayers(OnDeepLlama):
     hidden_size = len(LAYERS) * WIDTH
 
-    def make_target(self):
-        return LanguageModel(target_model())
 
-
-TestDFlash = contract_of(DrawingDrafterContract, lambda: DFlash(known()[0]), OnDeepLlama)
-TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: DFlash(known()[0], coupled=True), OnDeepLlama))
+TestDFlash = contract_of(DrawingDrafterContract, lambda: DFlash(known()[0]), OnLayers)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: DFlash(known()[0], coupled=True), OnLayers))
 
 
 def recipe(tensors, states, block):
@@ -63,19 +57,6 @@ def recipe(tensors, states, block):
     return rms("norm.weight", x)
 
 
-def begun_on(target, drafter, text):
-    """Return a sequence that a drafter has begun on a target."""
-    drafter.use_target(target)
-    context = Context(text)
-    target.keep_hidden(drafter.wants_hidden)
-    fed, prefill = np.array(text[:-1]), None
-    if fed.size:
-        (hidden,) = target.prefill(0, text[:-1]).hidden
-        prefill = prefill_outcome(context, fed, torch.empty(0, 0), hidden)
-    drafter.begin(context, prefill)
-    return context
-
-
 @pytest.mark.parametrize("text", [[3, 1, 4, 1, 5, 9], [3]], ids=["text", "one token"])
 def test_a_published_draft_drafts_by_its_recipe(text):
     folder, tensors = known()
@@ -88,8 +69,7 @@ def test_a_published_draft_drafts_by_its_recipe(text):
         states = torch.cat([states[one][0, :-1] for one in LAYERS], dim=-1)
         block = model.get_input_embeddings()(torch.tensor([text[-1], *[MASK] * (BLOCK - 1)]))
         expected = model.lm_head(recipe(tensors, states, block)[1:]).log_softmax(-1)
-    for tokens, log_probs, row in zip(found.tokens, found.log_probs, expected, strict=True):
-        assert log_probs == pytest.approx(row[tokens].numpy(), abs=1e-5)
+    check_log_probs(found, expected)
 
 
 def test_a_tree_has_no_more_levels_than_a_block_has_masks():
@@ -98,21 +78,6 @@ def test_a_tree_has_no_more_levels_than_a_block_has_masks():
     decoder.generate([1, 2, 3], max_new_tokens=40, observers=[seen.append])
     assert max(outcome.tree.shape.max_depth for outcome in seen) == BLOCK - 1
     assert {outcome.draft_passes for outcome in seen[:-1]} == {1}
-
-
-def test_after_accepted_tokens_it_drafts_as_after_their_prefill():
-    drafter, seen = DFlash(known()[0]), []
-    tree = StaticTree([[rank] for rank in range(40)] + [[rank, 0] for rank in range(40)])
-    decoder = Decoder(LanguageModel(target_model()), drafter, tree)
-    decoder.generate([1, 2, 3], max_new_tokens=20, observers=[seen.append])
-    assert sum(len(outcome.accepted) for outcome in seen) > 0
-    fresh, context = DFlash(known()[0]), seen[0].context
-    begun = begun_on(LanguageModel(target_model()), fresh, context.token_ids.tolist())
-    answers = [
-        one.propose(text, chain_request(text, (5, 6), 9, rows=[0, 1, 2])).log_probs
-        for one, text in ((drafter, context), (fresh, begun))
-    ]
-    assert answers[0] == pytest.approx(answers[1], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,18 @@
 """EAGLE's layer on the target's states by hand, and bound to the target it was trained for."""
 
-from copy import deepcopy
-
 import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
-from helpers.on_llama import OnLlama, prefill_with_hidden
-from helpers.requests import chain_request
+from helpers.on_llama import OnLlama
 from helpers.small_heads import WIDTH, eagle_head as head, eagle_network as network
-from helpers.small_models import VOCABULARY, small_model
+from helpers.small_models import small_model
 from transformers import DynamicCache
 
-from specexp.builders import Chain, StaticTree
-from specexp.core.context import Context
-from specexp.core.language_model import LanguageModel
+from specexp.builders import Chain
 from specexp.core.loop import Decoder
 from specexp.drafters import Eagle
 from specexp.drafters.networks import EagleHead
-from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(head()), OnLlama)
@@ -41,25 +34,6 @@ def test_a_new_head_returns_the_given_state():
     torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5)), states)
 
 
-def test_after_some_steps_it_answers_as_after_a_prefill_of_the_same_text():
-    target, walked, fresh = LanguageModel(small_model("Llama")), Eagle(head()), Eagle(head())
-    seen = []
-    decoder = Decoder(target, walked, StaticTree([[rank] for rank in range(VOCABULARY - 1)]))
-    decoder.generate([1, 2, 3, 4], max_new_tokens=20, observers=[seen.append])
-    context = seen[0].context
-    assert sum(len(outcome.accepted) for outcome in seen) > 0
-    text = context.token_ids.tolist()
-    fresh.use_target(target)
-    fresh.begin(Context(text), prefill_with_hidden(target, text))
-    torch.testing.assert_close(ask(walked, context), ask(fresh, Context(text)), atol=1e-5, rtol=1e-5)
-
-
-def ask(drafter, context):
-    """Return log-probabilities of the best tokens below the root and below two nodes in a row."""
-    request = chain_request(context, (5, 6), 4, rows=[0, 1, 2])
-    return torch.from_numpy(drafter.propose(context, request).log_probs)
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -72,15 +46,8 @@ def test_a_head_of_another_target_and_a_damaged_one_are_refused(name, changes, m
         Decoder(small_model(name), Eagle({**head(), **changes}), Chain(2))
 
 
-def test_a_head_of_another_drafter_is_refused_and_a_recording_too():
+def test_a_head_of_another_drafter_is_refused():
     with pytest.raises(ValueError, match=r"the head of Eagle lacks the array .down\.weight."):
         Eagle({name: array for name, array in head().items() if name != "down.weight"})
     with pytest.raises(ValueError, match="the head of Eagle has the unknown array 'weight'"):
         Eagle({**head(), "weight": np.zeros(3)})
-    with pytest.raises(RecordingError, match="Eagle cannot be recorded, since it runs its draft model"):
-        models_in(Eagle(head()))
-
-
-def test_the_target_may_be_rounded():
-    target = deepcopy(small_model("Llama")).bfloat16()
-    Decoder(target, Eagle(head()), Chain(2)).generate([1, 2], max_new_tokens=4)

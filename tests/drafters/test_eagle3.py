@@ -4,10 +4,9 @@ import json
 import logging
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
-from helpers.on_llama import OnLlama
+from helpers.on_llama import OnDeepLlama, begun_on, check_log_probs
 from helpers.requests import chain_request
 from helpers.small_eagle3 import (
     HEADS,
@@ -27,10 +26,8 @@ from safetensors.torch import save_file
 from transformers import DynamicCache, LlamaConfig
 
 from specexp.builders import BeamRerank, Chain, StaticTree
-from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Eagle3
 from specexp.drafters.eagle3 import scores_of
 from specexp.drafters.eagle3_network import Eagle3Config, Eagle3Network
@@ -54,22 +51,15 @@ def test_a_published_head_drafts_by_its_recipe(tmp_path, layout, switches):
         pytest.skip("SafeAILab's layout has one layer")
     tensors, own = published(tmp_path, layout, **switches)
     model, text, chain = target_model(), [3, 1, 4, 1, 5, 9, 2, 6], (7, 8)
-    drafter, target = Eagle3(str(tmp_path), layers=list(LAYERS)), LanguageModel(model)
-    drafter.use_target(target)
-    context = Context(text)
-    target.keep_hidden(drafter.wants_hidden)
-    (hidden,) = target.prefill(0, text[:-1]).hidden
-    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden))
+    drafter = Eagle3(str(tmp_path), layers=list(LAYERS))
+    context = begun_on(LanguageModel(model), drafter, text)
     found = drafter.propose(context, chain_request(context, chain, VOCABULARY, rows=[0, 1, 2]))
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
         states = torch.cat([states[one][0, :-1] for one in LAYERS], dim=-1).double()
         embedded = model.get_input_embeddings()(torch.tensor([*text[1:], *chain])).double()
         expected = recipe(tensors, own, embedded, states, 3).log_softmax(-1)
-    for tokens, log_probs, row in zip(found.tokens, found.log_probs, expected, strict=True):
-        there = tokens >= 0
-        assert sorted(tokens[there].tolist()) == torch.isfinite(row).nonzero().flatten().tolist()
-        assert log_probs[there] == pytest.approx(row[tokens[there]].numpy(), abs=1e-5)
+    check_log_probs(found, expected)
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +69,21 @@ def folder(tmp_path_factory):
     return str(made)
 
 
-class OnDeepLlama(OnLlama):
+class OnLayers(OnDeepLlama):
     hidden_size = 3 * WIDTH
-
-    def make_target(self):
-        return LanguageModel(target_model())
 
     @pytest.fixture(autouse=True)
     def _set_folder(self, folder):
         type(self).folder = folder
 
 
-class TestEagle3(OnDeepLlama, DrawingDrafterContract):
+class TestEagle3(OnLayers, DrawingDrafterContract):
     def make_drafter(self):
         return Eagle3(self.folder, layers=list(LAYERS))
 
 
 @pytest.mark.slow
-class TestCoupled(OnDeepLlama, DrafterContract):
+class TestCoupled(OnLayers, DrafterContract):
     def make_drafter(self):
         return Eagle3(self.folder, layers=list(LAYERS), coupled=True)
 

@@ -8,8 +8,6 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 from specexp.builders import Chain, StaticTree
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel, EarlyExit
-from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verify.toy import toy_models
 
@@ -54,8 +52,3 @@ def test_the_weights_are_the_targets():
 def test_targets_without_a_layer_to_leave_at_are_refused(target, layers, message):
     with pytest.raises(ValueError, match=message):
         Decoder(target(), EarlyExit(layers), Chain(2))
-
-
-def test_it_cannot_be_recorded():
-    with pytest.raises(RecordingError, match="EarlyExit cannot be recorded, since it runs its draft model"):
-        models_in(EarlyExit(1))

@@ -1,18 +1,15 @@
 """Multi-token-prediction layers in the published layout, against a plain reading of the recipe."""
 
-import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
-from helpers.on_llama import OnLlama
+from helpers.on_llama import OnLlama, begun_on, check_log_probs
 from helpers.requests import chain_request
 from helpers.small_models import small_model
 from helpers.small_mtp import HEADS, KEYS, SIZE, THETA, VOCABULARY, known, loaded, published
 from torch.nn.functional import linear, silu
 
-from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
-from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Mtp
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 
@@ -70,19 +67,14 @@ def recipe(tensors, embedded, states, count):
 def test_a_published_layer_drafts_by_its_recipe():
     model, tensors = known()
     text, chain = [3, 1, 4, 1, 5, 9], (7, 8)
-    drafter, target = Mtp(), LanguageModel(model)
-    drafter.use_target(target)
-    context = Context(text)
-    target.keep_hidden(drafter.wants_hidden)
-    (hidden,) = target.prefill(0, text[:-1]).hidden
-    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden))
+    drafter = Mtp()
+    context = begun_on(LanguageModel(model), drafter, text)
     found = drafter.propose(context, chain_request(context, chain, VOCABULARY, rows=[0, 1, 2]))
     with torch.no_grad():
         states = model.model(torch.tensor([text[:-1]])).last_hidden_state[0]
         embedded = model.get_input_embeddings()(torch.tensor([*text[1:], *chain]))
         expected = model.lm_head(recipe(tensors, embedded, states, 3)).log_softmax(-1)
-    for tokens, log_probs, row in zip(found.tokens, found.log_probs, expected, strict=True):
-        assert log_probs == pytest.approx(row[tokens].numpy(), abs=1e-5)
+    check_log_probs(found, expected)
 
 
 def test_a_target_without_such_a_layer_is_refused():

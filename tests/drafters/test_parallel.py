@@ -6,24 +6,19 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
-from helpers.on_llama import OnLlama
+from helpers.on_llama import OnDeepLlama, OnLlama, begun_on, check_log_probs
 from helpers.requests import begun, chain_request
 from helpers.small_eagle3 import KEPT, LAYERS, SPECULATORS, published, recipe, target_model
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 from safetensors.torch import load_file, save_file
 
-from specexp.builders import Chain, StaticTree
-from specexp.core.context import Context
+from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.outcome import prefill_outcome
 from specexp.drafters import DraftModel, Eagle3
-from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 
 MASK = 60
@@ -48,23 +43,7 @@ def test_depth_d_is_answered_by_the_row_of_the_dth_mask_token(path):
     found = drafter.propose(context, chain_request(context, path, VOCABULARY, rows=range(depths)))
     with torch.no_grad():
         logits = pard_model()(torch.tensor([text + [MASK] * len(path)])).logits[0, -depths:]
-    for tokens, log_probs, row in zip(found.tokens, found.log_probs, logits.log_softmax(-1), strict=True):
-        assert log_probs == pytest.approx(row[tokens].numpy(), abs=1e-6)
-
-
-def test_after_accepted_tokens_it_answers_as_after_their_prefill():
-    drafter, seen = DraftModel(pard_model()), []
-    tree = StaticTree([[rank] for rank in range(40)] + [[rank, 0] for rank in range(40)])
-    Decoder(LanguageModel(small_model("Llama")), drafter, tree).generate(
-        [1, 2, 3], max_new_tokens=20, observers=[seen.append]
-    )
-    assert sum(len(outcome.accepted) for outcome in seen) > 0
-    fresh, context = DraftModel(pard_model()), seen[0].context
-    answers = [
-        one.propose(text, chain_request(text, (5, 6), 9, rows=[0, 1, 2])).log_probs
-        for one, text in ((drafter, context), (fresh, begun(fresh, context.token_ids.tolist())))
-    ]
-    assert answers[0] == pytest.approx(answers[1], abs=1e-5)
+    check_log_probs(found, logits.log_softmax(-1))
 
 
 def test_a_step_costs_one_pass_of_the_text_and_the_masks():
@@ -72,11 +51,6 @@ def test_a_step_costs_one_pass_of_the_text_and_the_masks():
     decoder = Decoder(LanguageModel(small_model("Llama")), DraftModel(pard_model()), Chain(3))
     decoder.generate([1, 2, 3], max_new_tokens=20, observers=[lambda one: passes.append(one.pass_tokens)])
     assert {len(one) for one in passes[:-1]} == {1}  # the last step has no room for a draft
-
-
-def test_a_parallel_draft_has_no_recording():
-    with pytest.raises(RecordingError, match="DraftModel cannot be recorded"):
-        models_in(DraftModel(pard_model()))
 
 
 @cache
@@ -93,14 +67,11 @@ def peagle():
     return folder, tensors, own, hidden.flatten().double()
 
 
-class OnDeepLlama(OnLlama):
+class OnLayers(OnDeepLlama):
     hidden_size = 96
 
-    def make_target(self):
-        return LanguageModel(target_model())
 
-
-TestPEagle = contract_of(DrawingDrafterContract, lambda: Eagle3(str(peagle()[0]), layers=list(LAYERS)), OnDeepLlama)
+TestPEagle = contract_of(DrawingDrafterContract, lambda: Eagle3(str(peagle()[0]), layers=list(LAYERS)), OnLayers)
 
 
 @pytest.mark.parametrize("path", [(7, 8), (7, 8, 9, 1, 2)])
@@ -108,13 +79,8 @@ def test_a_published_p_eagle_head_drafts_by_its_recipe(path):
     """Every row after the first reads the mask token, and the learned states in the place of the target's."""
     folder, tensors, own, hidden = peagle()
     model, text, depths = target_model(), [3, 1, 4, 1, 5, 9], len(path) + 1
-    drafter, target = Eagle3(str(folder), layers=list(LAYERS)), LanguageModel(model)
-    drafter.use_target(target)
-    target.keep_hidden(drafter.wants_hidden)
-    (fed,) = target.prefill(0, text[:-1]).hidden
-    context = Context(text)
-    prefill = prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), fed)
-    drafter.begin(context, prefill)
+    drafter = Eagle3(str(folder), layers=list(LAYERS))
+    context = begun_on(LanguageModel(model), drafter, text)
     found = drafter.propose(context, chain_request(context, path, KEPT, rows=range(depths)))
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
@@ -122,8 +88,7 @@ def test_a_published_p_eagle_head_drafts_by_its_recipe(path):
         states = torch.cat((states, hidden.expand(len(path), -1)))
         embedded = model.get_input_embeddings()(torch.tensor(text[1:] + [MASK] * len(path))).double()
         expected = recipe(tensors, own, embedded, states, depths).log_softmax(-1)
-    for tokens, log_probs, row in zip(found.tokens, found.log_probs, expected, strict=True):
-        assert log_probs == pytest.approx(row[tokens].numpy(), abs=1e-5)
+    check_log_probs(found, expected)
 
 
 def test_a_p_eagle_head_without_its_mask_state_is_refused():

@@ -3,8 +3,11 @@
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 
+from helpers.requests import chain_request
+from helpers.small_eagle3 import target_model
 from helpers.small_models import VOCABULARY, small_model
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
 from specexp.core.context import Context
@@ -13,18 +16,34 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.outcome import prefill_outcome
 from specexp.core.parts import Parts
+from specexp.replay.format.trie import RecordingError
+from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Batched, Job
 from specexp.verifiers import KeyedSampling
 
 FIXED = (Chain(3), StaticTree([[0], [1], [0, 0], [0, 0, 0]]))
 
 
-def prefill_with_hidden(target, text):
-    """Return the prefill of a text, with the target's hidden states."""
-    target.keep_hidden(True)
+def begun_on(target, drafter, text):
+    """Return a sequence that a drafter has begun on a target."""
+    drafter.use_target(target)
+    context, prefill = Context(text), None
+    target.keep_hidden(drafter.wants_hidden)
     target.cache.truncate(0, 0)
-    (hidden,) = target.prefill(0, text[:-1]).hidden
-    return prefill_outcome(Context(text), np.array(text[:-1]), torch.empty(0, 0), hidden)
+    if drafter.wants_hidden and len(text) > 1:
+        (hidden,) = target.prefill(0, text[:-1]).hidden
+        prefill = prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden)
+    drafter.begin(context, prefill)
+    return context
+
+
+def check_log_probs(candidates, expected):
+    """Compare the log-probabilities of candidates with those of all tokens, ``[f, V]``, and -inf with padding."""
+    for tokens, log_probs, row in zip(candidates.tokens, candidates.log_probs, expected, strict=True):
+        there = tokens >= 0
+        assert set(torch.isfinite(row).nonzero().flatten().tolist()) >= set(tokens[there].tolist())
+        assert there.sum() == min(tokens.size, torch.isfinite(row).sum())
+        assert log_probs[there] == pytest.approx(row[tokens[there]].numpy(), abs=1e-5)
 
 
 class OnLlama:
@@ -32,10 +51,12 @@ class OnLlama:
 
     Attributes:
         builders: builders that it drafts for.
+        recordable: whether a recording can hold the candidates of its draft model.
     """
 
     vocab_size = VOCABULARY
     hidden_size = 32
+    recordable = False
     builders: ClassVar[tuple[TreeBuilder, ...]] = (
         *FIXED,
         BeamRerank(8, 3, 3),
@@ -53,6 +74,30 @@ class OnLlama:
                 decoder = Decoder(target, self.make_drafter(), builder, verifier)
                 found = decoder.generate(prompt, max_new_tokens=24, seed=3)
                 assert found.token_ids == expected.token_ids
+
+    def test_after_accepted_tokens_it_drafts_as_after_their_prefill(self):
+        walked, fresh, seen = self.make_drafter(), self.make_drafter(), []
+        first = range(min(40, walked.max_candidates))  # a head's candidates are bounded once it has a target
+        tree = StaticTree([[rank] for rank in first] + [[rank, 0] for rank in first])
+        decoder = Decoder(self.make_target(), walked, tree)
+        decoder.generate([1, 2, 3], max_new_tokens=20, observers=[seen.append])
+        assert sum(len(outcome.accepted) for outcome in seen) > 0
+        context = seen[0].context
+        begun = begun_on(self.make_target(), fresh, context.token_ids.tolist())
+        found, expected = (
+            one.propose(text, chain_request(text, (5, 6), min(9, walked.max_candidates), rows=[0, 1, 2]))
+            for one, text in ((walked, context), (fresh, begun))
+        )
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        if walked.gives_log_probs:
+            assert found.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+
+    def test_a_draft_without_a_source_cannot_be_recorded(self):
+        if self.recordable:
+            assert models_in(self.make_drafter())
+            return
+        with pytest.raises(RecordingError, match="cannot be recorded, since it runs its draft model"):
+            models_in(self.make_drafter())
 
     def test_a_conversation_goes_on_with_its_states(self):
         decoder = Decoder(self.make_target(), self.make_drafter(), Chain(3))
@@ -73,3 +118,10 @@ class OnLlama:
         for job, result in zip(jobs, results, strict=True):
             assert result.token_ids == Decoder(target).generate(job.prompt, max_new_tokens=12).token_ids
             assert result.draft_passes > 0
+
+
+class OnDeepLlama(OnLlama):
+    """On a Llama of six layers, for drafters that read the states of some of them."""
+
+    def make_target(self):
+        return LanguageModel(target_model())
