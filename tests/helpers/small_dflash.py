@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 import torch
 from safetensors.torch import save_file
 
-from helpers.small_models import VOCABULARY
+from helpers.small_models import VOCABULARY, layer_weights
 
 WIDTH, HEADS, KEYS, SIZE, INNER, THETA = 32, 4, 2, 16, 24, 5000.0
 LAYERS, BLOCK, MASK = (1, 4), 5, 60
@@ -25,19 +25,8 @@ def published(folder, without="", **settings):
     tensors |= {name: 1 + random(WIDTH) for name in ("hidden_norm.weight", "norm.weight")}
     for number in range(2):
         layer = f"layers.{number}"
-        tensors |= {
-            f"{layer}.self_attn.q_proj.weight": random(HEADS * SIZE, WIDTH),
-            f"{layer}.self_attn.k_proj.weight": random(KEYS * SIZE, WIDTH),
-            f"{layer}.self_attn.v_proj.weight": random(KEYS * SIZE, WIDTH),
-            f"{layer}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
-            f"{layer}.self_attn.q_norm.weight": 1 + random(SIZE),
-            f"{layer}.self_attn.k_norm.weight": 1 + random(SIZE),
-            f"{layer}.mlp.gate_proj.weight": random(INNER, WIDTH),
-            f"{layer}.mlp.up_proj.weight": random(INNER, WIDTH),
-            f"{layer}.mlp.down_proj.weight": random(WIDTH, INNER),
-            f"{layer}.input_layernorm.weight": 1 + random(WIDTH),
-            f"{layer}.post_attention_layernorm.weight": 1 + random(WIDTH),
-        }
+        tensors |= layer_weights(random, layer, WIDTH, WIDTH, HEADS, KEYS, SIZE, INNER)
+        tensors |= {f"{layer}.self_attn.{one}_norm.weight": 1 + random(SIZE) for one in "qk"}
     tensors.pop(without, None)
     content = {
         "architectures": ["DFlashDraftModel"],

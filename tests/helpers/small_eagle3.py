@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import linear, silu
 
-from helpers.small_models import FULL_ATTENTION, VOCABULARY, build
+from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, layer_weights
 
 WIDTH, HEADS, KEYS, SIZE, INNER, KEPT, DEPTH = 32, 4, 2, 8, 24, 20, 6
 LAYERS = (1, 2, 4)
@@ -37,17 +37,7 @@ def published(folder, layout=SAFE, **switches):
     for number in range(own["layers"]):
         first = "midlayer" if layout == SAFE else f"layers.{number}"
         wide = WIDTH if number else 2 * WIDTH
-        tensors |= {
-            f"{first}.self_attn.q_proj.weight": random(HEADS * SIZE, wide),
-            f"{first}.self_attn.k_proj.weight": random(KEYS * SIZE, wide),
-            f"{first}.self_attn.v_proj.weight": random(KEYS * SIZE, wide),
-            f"{first}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
-            f"{first}.mlp.gate_proj.weight": random(INNER, WIDTH),
-            f"{first}.mlp.up_proj.weight": random(INNER, WIDTH),
-            f"{first}.mlp.down_proj.weight": random(WIDTH, INNER),
-            f"{first}.input_layernorm.weight": norm(WIDTH),
-            f"{first}.post_attention_layernorm.weight": norm(WIDTH),
-        }
+        tensors |= layer_weights(random, first, wide, WIDTH, HEADS, KEYS, SIZE, INNER)
         if number == 0:
             tensors[f"{first}.hidden_norm.weight"] = norm(WIDTH)
         if own["qwen3"]:

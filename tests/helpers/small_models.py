@@ -59,6 +59,21 @@ def build(name, settings, attention="sdpa", dtype=torch.float64):
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype).eval()
 
 
+def layer_weights(random, layer, wide, width, heads, keys, size, inner):
+    """Return random weights of a layer of the Llama family that reads ``wide`` numbers; ``random`` makes a tensor."""
+    return {
+        f"{layer}.self_attn.q_proj.weight": random(heads * size, wide),
+        f"{layer}.self_attn.k_proj.weight": random(keys * size, wide),
+        f"{layer}.self_attn.v_proj.weight": random(keys * size, wide),
+        f"{layer}.self_attn.o_proj.weight": random(width, heads * size),
+        f"{layer}.mlp.gate_proj.weight": random(inner, width),
+        f"{layer}.mlp.up_proj.weight": random(inner, width),
+        f"{layer}.mlp.down_proj.weight": random(width, inner),
+        f"{layer}.input_layernorm.weight": 1 + random(width),
+        f"{layer}.post_attention_layernorm.weight": 1 + random(width),
+    }
+
+
 @cache
 def small_model(name, attention="sdpa", dtype=torch.float64):
     """Return a small random model with full attention."""

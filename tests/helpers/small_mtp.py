@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MellumConfig, MellumForCausalLM
 
+from helpers.small_models import layer_weights
+
 VOCABULARY, WIDTH, HEADS, KEYS, SIZE, INNER, THETA = 61, 32, 4, 2, 16, 48, 5000.0
 
 
@@ -33,17 +35,8 @@ def published(folder, kind="full_attention", without=""):
         "mtp.pre_fc_norm_embedding.weight": 1 + random(WIDTH),
         "mtp.pre_fc_norm_hidden.weight": 1 + random(WIDTH),
         "mtp.norm.weight": 1 + random(WIDTH),
-        f"{layer}.input_layernorm.weight": 1 + random(WIDTH),
-        f"{layer}.post_attention_layernorm.weight": 1 + random(WIDTH),
-        f"{layer}.self_attn.q_proj.weight": random(HEADS * SIZE, WIDTH),
-        f"{layer}.self_attn.k_proj.weight": random(KEYS * SIZE, WIDTH),
-        f"{layer}.self_attn.v_proj.weight": random(KEYS * SIZE, WIDTH),
-        f"{layer}.self_attn.q_norm.weight": 1 + random(SIZE),
-        f"{layer}.self_attn.k_norm.weight": 1 + random(SIZE),
-        f"{layer}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
-        f"{layer}.mlp.gate_proj.weight": random(INNER, WIDTH),
-        f"{layer}.mlp.up_proj.weight": random(INNER, WIDTH),
-        f"{layer}.mlp.down_proj.weight": random(WIDTH, INNER),
+        **layer_weights(random, layer, WIDTH, WIDTH, HEADS, KEYS, SIZE, INNER),
+        **{f"{layer}.self_attn.{one}_norm.weight": 1 + random(SIZE) for one in "qk"},
     }
     tensors.pop(without, None)
     file = folder / "model.safetensors"
