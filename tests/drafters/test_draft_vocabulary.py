@@ -7,23 +7,17 @@ from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-import torch
 from helpers.contracts import contract_of
-from helpers.on_llama import OnLlama, prefill_with_hidden
+from helpers.on_llama import OnLlama, begun_on
 from helpers.requests import begun, chain_request
 from helpers.small_heads import eagle_head, medusa_head
-from helpers.small_models import VOCABULARY, build, small_model
+from helpers.small_models import VOCABULARY, small_model
 
-from specexp.builders import Chain, ParametricTree
-from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
-from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, Eagle, Medusa
 from specexp.drafters.draft_vocabulary import DraftVocabulary
-from specexp.models.compiled import CompiledModel
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-from specexp.verifiers import KeyedSampling
 
 IDS = [40, 3, 5, 8, 1, 13, 21, 34, 55, 2]
 """Most frequent first."""
@@ -40,19 +34,19 @@ def reduced(**options):
     return DraftModel(small_model("Qwen3"), vocabulary=file(), **options)
 
 
-TestDraftModel = contract_of(DrawingDrafterContract, reduced, OnLlama)
-TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: reduced(coupled=True), OnLlama))
+class Recordable(OnLlama):
+    recordable = True
+
+
+TestDraftModel = contract_of(DrawingDrafterContract, reduced, Recordable)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: reduced(coupled=True), Recordable))
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(eagle_head(), vocabulary=file()), OnLlama)
 TestMedusa = contract_of(DrawingDrafterContract, lambda: Medusa(medusa_head(), vocabulary=file()), OnLlama)
 
 
 def begun_with(drafter):
     """Return a sequence that a drafter has begun on a small target."""
-    target, text = LanguageModel(small_model("Llama")), [1, 2, 3, 4]
-    drafter.use_target(target)
-    context = Context(text)
-    drafter.begin(context, prefill_with_hidden(target, text))
-    return context
+    return begun_on(LanguageModel(small_model("Llama")), drafter, [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(
@@ -85,30 +79,6 @@ def test_probabilities_are_those_of_the_whole_head_scaled_to_one(make, kind):
             wanted = np.zeros(VOCABULARY)
             wanted[kept] = answers[0].q[row][kept] / answers[0].q[row][kept].sum()
             assert answers[1].q[row] == pytest.approx(wanted, abs=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [None, 0.8])
-@pytest.mark.parametrize("tree", [Chain(4), ParametricTree(nodes=8, depth=3)])
-def test_a_tree_drafted_in_one_compiled_call_is_that_of_single_passes(tree, temperature, monkeypatch):
-    settings = {
-        "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 160, "initializer_range": 0.3,
-    }  # fmt: skip
-    model = build("Llama", settings, dtype=torch.float32)
-    trees = []
-    for in_one in (True, False):
-        if not in_one:
-            monkeypatch.setattr(CompiledModel, "draft_tree", lambda *given: None)
-        drafter = DraftModel(CompiledModel(model), vocabulary=file(), coupled=temperature is not None)
-        verifier = None if temperature is None else KeyedSampling(temperature)
-        decoder, seen = Decoder(CompiledModel(model), drafter, tree, verifier), []
-        result = decoder.generate([5, 6, 7], max_new_tokens=40, seed=3, observers=[seen.append])
-        plain = Decoder(CompiledModel(model), verifier=verifier)
-        assert result.token_ids == plain.generate([5, 6, 7], max_new_tokens=40, seed=3).token_ids
-        trees.append([outcome.tree.tokens.tolist() for outcome in seen])
-    assert trees[0] == trees[1]
-    assert {token for tokens in trees[0] for token in tokens[1:]} <= set(IDS)
-    assert result.accepted_drafts > 0
 
 
 @pytest.mark.parametrize(
