@@ -10,6 +10,7 @@ from specexp.builders import (
     Choice,
     DySpecGreedy,
     DySpecThreshold,
+    Graft,
     KConfig,
     SpecInfer,
     StaticTree,
@@ -19,7 +20,7 @@ from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.loop import Decoder
 from specexp.core.parts import check_composition
-from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.testing.fakes import DistributionDrafter, counting_model, hashed_model
 from specexp.verifiers import (
     BlockVerification,
@@ -60,6 +61,18 @@ IMPOSSIBLE = [
     (
         (Union([PromptLookup(), any_draft()]), StaticTree([[0], [1]], candidates="drawn")),
         f"StaticTree draws its candidates, but Union {NO_DISTRIBUTION}",
+    ),
+    (
+        (TokenRecycling(), Graft(Chain(2))),
+        "Graft asks for phrases of 5 tokens, but TokenRecycling has none: wrap it in a PhraseCache",
+    ),
+    (
+        (PhraseCache(phrase_length=3), Graft(Chain(2))),
+        "Graft asks for phrases of 5 tokens, but PhraseCache keeps phrases of 3: set phrase_length of both to the",
+    ),
+    (
+        (PhraseCache(TokenRecycling()), DySpecGreedy(candidates="top-k")),
+        "DySpecGreedy needs draft probabilities, but PhraseCache gives none",
     ),
     (
         (TokenRecycling(), DySpecGreedy(candidates="top-k")),

@@ -107,9 +107,12 @@ def test_one_read_gives_the_same_tokens_as_reads_row_by_row(request, parts, draf
     assert decode(parts, Reads())[0].token_ids == by_row.token_ids
 
 
+@pytest.mark.parametrize("place", ["host", "device"])
 @pytest.mark.parametrize("wrong", [NAN, INF])
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_unusable_logits_are_found_in_that_read(on_a_device, wrong, role):
+def test_unusable_logits_are_found_in_that_read(request, place, wrong, role):
+    if place == "device":
+        request.getfixturevalue("on_a_device")
     good, bad = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [wrong, 0.0]]
     target, draft = (
         LanguageModel(bigram_model(bad if role == one else good), self_check=False) for one in ("target", "draft")

@@ -273,20 +273,6 @@ def test_a_cache_of_other_sizes_or_parts_is_refused():
             cache.load_state_dict(other.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("drafter", "builder", "expected"),
-    [
-        (TokenRecycling(), Graft(Chain(2)), "TokenRecycling has none: wrap it in a PhraseCache"),
-        (PhraseCache(phrase_length=3), Graft(Chain(2)), "asks for phrases of 5 .* keeps phrases of 3"),
-        (PhraseCache(), KConfig([2], "drawn"), "no distribution to draw from"),
-        (PhraseCache(TokenRecycling()), DySpecGreedy(4, candidates="top-k"), "gives none"),
-    ],
-)
-def test_parts_that_do_not_go_together_are_refused(drafter, builder, expected):
-    with pytest.raises(ValueError, match=expected):
-        Decoder(counting_model(VOCABULARY), drafter, builder)
-
-
 def test_it_declares_what_its_drafter_declares():
     model = DraftModel(hashed_model(9), coupled=True)
     cache = PhraseCache(model)
