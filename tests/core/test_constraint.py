@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.branching import p_value
 from helpers.small_families import family_model
 from numpy.typing import NDArray
-from scipy import stats
 from typing_extensions import override
 
 from specexp import Decoder
@@ -159,17 +159,8 @@ def law(count: int) -> dict[tuple[int, ...], float]:
 
 
 def fit(samples: int, *parts: Any) -> float:
-    """The p-value of chi-square for outputs of three tokens."""
-    expected = law(3)
-    counts = Counter(decode(seed, 3, *parts) for seed in range(samples))
-    assert counts.keys() <= expected.keys()
-    shares = np.array([expected[output] for output in expected])
-    large = shares * samples >= 5
-    seen = np.array([counts[output] for output in expected])
-    groups = [[*values[large], values[~large].sum()] for values in (seen, shares * samples)]
-    if groups[1][-1] < 5:
-        groups = [[*group[:-2], group[-2] + group[-1]] for group in groups]
-    return float(stats.chisquare(*groups).pvalue)
+    """The p-value of outputs of three tokens."""
+    return float(p_value(Counter(decode(seed, 3, *parts) for seed in range(samples)), law(3)))
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,6 @@ def test_eos_ends_the_output_exactly_there(eos, accepted, bonus):
     assert (result.accepted_drafts, result.bonus_tokens) == (accepted, bonus)
 
 
-def test_the_first_of_several_eos_tokens_counts():
-    assert counting(4).generate([0], max_new_tokens=30, eos_token_id=[8, 3]).token_ids == [1, 2, 3]
-
-
 @pytest.mark.parametrize("max_new_tokens", range(1, 21))
 def test_max_new_tokens_is_met_and_never_exceeded(max_new_tokens):
     for length in (1, 3, 4, 7):

@@ -220,12 +220,6 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
         decoder.generate(prompt, **arguments)
 
 
-def test_a_drafter_of_another_vocabulary_is_refused():
-    drafter = TokenRecycling(k=2, state="preloaded", matrix=np.zeros((12, 2), dtype=np.int32))
-    with pytest.raises(ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"):
-        Decoder(counting_model(9), drafter, Chain(2))
-
-
 def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, verifier):
     model = LanguageModel(hashed_model(20))
     one, two = Decoder(model, *strategy(), verifier), Decoder(model, verifier=verifier)

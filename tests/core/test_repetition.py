@@ -42,15 +42,6 @@ def test_a_long_repeated_end_is_a_repetition(token_ids, expected):
     assert repeats(token_ids) is expected
 
 
-@given(
-    head=st.lists(st.integers(0, 5), max_size=20),
-    piece=st.lists(st.integers(0, 5), min_size=1, max_size=32),
-    more=st.integers(0, 40),
-)
-def test_a_long_repetition_is_found_wherever_it_is_cut(head, piece, more):
-    assert repeats(head + (piece * 60)[: max(24, 3 * len(piece)) + more])
-
-
 def decoded(answer: list[int], right: list[bool], length: int, **ending) -> GenerationResult:
     """Decode ``answer`` after a prompt of one token, with a chain that is wrong wherever ``right`` is false."""
 

@@ -3,15 +3,16 @@
 Windows have five tokens, so that every branch straddles the edge of a window.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from helpers.served import check_schedule
-from helpers.small_models import EAGER_ALONE, FULL_ATTENTION, SLIDING, VOCABULARY, build, sliding_model
+from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, sliding_model
 from transformers import AutoTokenizer
 
 from specexp import Decoder, load_pair
-from specexp.base.kernels import CannotRunError
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.core.cache import windowed
 from specexp.core.language_model import LanguageModel
@@ -19,11 +20,8 @@ from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.drafters import DraftModel, EarlyExit, TokenRecycling
-from specexp.models.compiled import CompiledModel
 from specexp.models.graphed import GraphedModel
-from specexp.models.runtime import runtime_of
 from specexp.models.static_step import Replayer
-from specexp.verifiers import KeyedSampling
 
 SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
 NEVER = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -39,34 +37,23 @@ def plain(model, prompt, count):
     return found[0, len(prompt) :].tolist()
 
 
-def decodes_as_generate(model, runtime, draft):
-    """Drafts that are rejected, drafts that are all accepted, and both in a tree."""
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("kind", [LanguageModel, partial(GraphedModel, replayer=Replayer)], ids=["eager", "graphed"])
+@pytest.mark.parametrize("name", SLIDING)
+def test_greedy_output_equals_generate(name, kind):
+    """With drafts that are rejected, drafts that are all accepted, and both in a tree."""
+    model = sliding_model(name)
+    runtime, draft = kind(model), kind(model)
     for prompt in (tokens(3), tokens(17)):
         expected = plain(model, prompt, 16)
         for parts in (
             (TokenRecycling(), TokenRecyclingTree()),
-            (DraftModel(draft), Chain(4)),
             (DraftModel(draft), StaticTree([[0], [1], [0, 0], [0, 1], [0, 0, 0]])),
+            (DraftModel(draft), Chain(4)),
         ):
             result = Decoder(runtime, *parts).generate(prompt, max_new_tokens=16)
             assert result.token_ids == expected
-    return result
-
-
-@pytest.mark.variants(3)
-@pytest.mark.parametrize("name", SLIDING)
-def test_greedy_output_equals_generate(name):
-    model = sliding_model(name)
-    result = decodes_as_generate(model, LanguageModel(model), LanguageModel(model))
-    assert result.tokens_per_step == 4  # the draft is the target
-
-
-@pytest.mark.variants(2)
-@pytest.mark.parametrize("name", SLIDING)
-def test_greedy_output_of_graphed_passes_equals_generate(name):
-    model = sliding_model(name)
-    runtime, draft = (GraphedModel(model, Replayer) for _ in range(2))
-    assert decodes_as_generate(model, runtime, draft).tokens_per_step == 4
+        assert result.tokens_per_step == 4  # the draft of the chain is the target
 
 
 @pytest.mark.parametrize("order", ["built", "depth-first"])
@@ -115,23 +102,6 @@ def test_custom_generate_equals_generate(name):
     assert found[0, 17:].tolist() == plain(model, tokens(17), 24)
 
 
-@pytest.mark.variants(1)
-@pytest.mark.parametrize("name", ["Gemma3Text", "GptOss", "Mistral"])
-def test_keyed_sampling_equals_plain_sampling(name):
-    model, verifier = sliding_model(name), KeyedSampling(0.8)
-    for seed in range(3):
-        outputs = [
-            Decoder(model, *parts, verifier=verifier).generate(tokens(17), max_new_tokens=24, seed=seed)
-            for parts in (
-                (),
-                (TokenRecycling(), TokenRecyclingTree()),
-                (DraftModel(model, coupled=True), Chain(3)),
-            )
-        ]
-        assert len({tuple(one.token_ids) for one in outputs}) == 1
-        assert outputs[-1].tokens_per_step == 4
-
-
 def test_the_lower_layers_of_a_target_draft_with_its_windows():
     model = sliding_model("Gemma3Text")
     for runtime in (LanguageModel(model), GraphedModel(model, Replayer)):
@@ -157,28 +127,6 @@ def test_the_self_check_restores_the_windows():
     model = build("Gemma3Text", SLIDING["Gemma3Text"], dtype=torch.float32)
     LanguageModel(model)
     assert {part.config.sliding_window for part in model.modules() if hasattr(part, "config")} == {5}
-
-
-@pytest.mark.parametrize("name", ["Gemma2", "Gemma3Text", "Mistral", "Olmo3", "Qwen2"])
-def test_greedy_output_of_compiled_passes_equals_generate(name):
-    settings = {**SLIDING[name], "head_dim": 16}
-    model = build(name, settings, "eager" if name in EAGER_ALONE else "sdpa", torch.float32)
-    runtime, draft = CompiledModel(model), CompiledModel(model)
-    assert 5 in runtime.windows.values()
-    assert decodes_as_generate(model, runtime, draft).tokens_per_step == 4
-
-
-def test_compiled_passes_leave_windows_of_other_families_to_the_models_own_code():
-    model = sliding_model("GptOss")
-    with pytest.raises(CannotRunError, match=r"compiled passes support .* but the model is a GptOssForCausalLM"):
-        CompiledModel(model)
-    notes = []
-    runtime = runtime_of(model, "auto", notes.append)
-    assert runtime.kind == "eager"
-    (note,) = notes
-    assert note.startswith("running in eager mode, since ")
-    assert "the model is a GptOssForCausalLM" in note
-    assert Decoder(runtime).generate(tokens(17), max_new_tokens=16).token_ids == plain(model, tokens(17), 16)
 
 
 def test_a_model_without_sdpa_is_loaded_with_eager_attention(tmp_path, caplog, model_folder):
