@@ -14,7 +14,6 @@ import torch
 from helpers.small_families import family_model
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
-from specexp import load_pair
 from specexp.base import kernels
 from specexp.base.kernels import CannotCompileError, library
 from specexp.builders import TokenRecyclingTree
@@ -191,18 +190,6 @@ def test_a_compiler_may_have_options_and_a_wrapper(wrapper, tmp_path: Path, monk
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int answer() { return ANSWER; }\n')
     assert kernels.library(source).answer() == 42
-
-
-def test_the_compiled_embedded_pair_has_the_outputs_of_float32() -> None:
-    pair = load_pair("stdlib", target_dtype="float32", mode="compiled")
-    target = pair.target_runtime()
-    assert isinstance(target, CompiledModel)
-    assert isinstance(pair.draft_runtime(), CompiledModel)
-    prompt = pair.tokenizer("import os\n\ndef main(").input_ids
-    expected = Decoder(pair.target).generate(prompt, max_new_tokens=32).token_ids
-    assert Decoder(target).generate(prompt, max_new_tokens=32).token_ids == expected
-    recycling = Decoder(target, TokenRecycling(), TokenRecyclingTree())
-    assert recycling.generate(prompt, max_new_tokens=32).token_ids == expected
 
 
 def test_nothing_grows_with_steps() -> None:

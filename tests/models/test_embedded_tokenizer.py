@@ -36,14 +36,6 @@ def test_digits_and_line_breaks_are_tokens_of_their_own():
     assert not any("ĊĠ" in token for token in shipped().get_vocab())
 
 
-def test_a_prompt_may_end_after_a_line_break():
-    tokenizer = shipped()
-    head, rest = "    def f(self, x):\n", "        if x:"
-    joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
-    parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]
-    assert joined == parts[0] + parts[1]
-
-
 ODD = [
     CODE,
     "  x\\n\\n  y",

@@ -12,10 +12,7 @@ from helpers.small_models import VOCABULARY
 from transformers import LlamaForCausalLM
 
 from specexp.base.kernels import CannotCompileError
-from specexp.builders import TokenRecyclingTree
-from specexp.core.loop import Decoder
 from specexp.core.runtime import Runtime
-from specexp.drafters import TokenRecycling
 from specexp.models import architectures
 from specexp.models.architectures import check_model
 from specexp.models.compiled import CompiledModel
@@ -43,19 +40,8 @@ def test_logits_are_those_of_the_models_own_code(name: str, tied: bool) -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.variants(3)
-@each_family
-def test_speculative_decoding_continues_as_generate(name: str) -> None:
-    model = family_model(name)
-    expected = model.generate(torch.tensor([TEXT[:30]]), max_new_tokens=40, do_sample=False, eos_token_id=None)
-    result = Decoder(CompiledModel(model), TokenRecycling(), TokenRecyclingTree()).generate(
-        TEXT[:30], max_new_tokens=40
-    )
-    assert result.token_ids == expected[0, 30:].tolist()
-    assert result.drafted_nodes > 40
-
-
 @pytest.mark.variants(2, "name")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @each_family
 class TestFamilies(RuntimeContract):
     """A row has the same bits alone, in a tree, in a batch and in a prefill."""
@@ -63,8 +49,8 @@ class TestFamilies(RuntimeContract):
     tolerance = 0.0
 
     @pytest.fixture(autouse=True)
-    def _model(self, name: str) -> None:
-        self.model = family_model(name, torch.bfloat16)
+    def _model(self, name: str, dtype: torch.dtype) -> None:
+        self.model = family_model(name, dtype)
 
     def runtime(self) -> Runtime:
         return CompiledModel(self.model)

@@ -9,14 +9,13 @@ import torch
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
-from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, written
+from helpers.small_gguf import runtime, small_llama, tokenizer, written
 
-from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
-from specexp.controllers import ConfidenceThreshold
+from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape, root_tree
-from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models import gguf
 from specexp.models.gguf import WHOLE, gguf_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
@@ -24,14 +23,9 @@ from specexp.models.llama_file import LlamaCppError, LlamaFile
 from specexp.scheduling import Batched, Job
 from specexp.scheduling.executor import bytes_of, copies
 from specexp.testing.runtimes import RuntimeContract
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
+from specexp.verifiers import Greedy
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
-SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
-
-
-def filled(shape, seed=0):
-    return TokenTree(shape, np.random.default_rng(seed).integers(VOCABULARY, size=shape.num_nodes + 1))
 
 
 def straight(model, tokens):
@@ -77,21 +71,6 @@ def test_positions_are_stretched_as_llama_3_stretches_them():
     )
 
 
-def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
-    model, language_model = small_llama("Llama"), runtime("Llama")
-    text = list(PROMPT)
-    assert not language_model.prefill(0, text).logits
-    for seed, last in enumerate((9, 0, 6, 3, 8)):
-        tree = filled(SHAPE, seed)
-        (answers,) = language_model.tree_pass([0], [tree]).logits
-        for row in range(tree.num_nodes + 1):
-            branch = tree.tokens[[0, *SHAPE.path(row)]].tolist()
-            assert close(answers[row], straight(model, text + branch)[-1])
-        language_model.cache.commit(0, [0, *SHAPE.path(last)])
-        text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
-    assert close(language_model.tree_pass([0], [root_tree(11)]).logits[0][0], straight(model, [*text, 11])[-1])
-
-
 def test_a_context_that_grows_keeps_what_it_holds():
     model, language_model = small_llama("Llama"), runtime("Llama")
     language_model.prefill(0, PROMPT)
@@ -114,44 +93,6 @@ def test_in_another_process_it_starts_with_an_empty_cache():
         other.prefill(0, PROMPT, all_logits=True).logits[0],
         language_model.prefill(1, PROMPT, all_logits=True).logits[0],
     )
-
-
-DRAFTERS = {
-    "lookup": lambda: (PromptLookup(candidates=4), KConfig([3, 2, 1])),
-    "recycling": lambda: (
-        TokenRecycling(k=4),
-        StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
-    ),
-    "draft in llama.cpp": lambda: (DraftModel(runtime("Qwen2")), DySpecGreedy(budget=9)),
-    "coupled": lambda: (DraftModel(runtime("Llama"), coupled=True), KConfig([2, 2, 1])),
-    "draft of Hugging Face": lambda: (DraftModel(small_llama("Llama")), Chain(4)),
-}
-
-
-@pytest.mark.variants(4)
-@pytest.mark.parametrize("drafts", DRAFTERS)
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_output_is_that_of_its_own_plain_decoding(drafts, temperature):
-    if drafts == "coupled" and not temperature:
-        pytest.skip("nothing to couple with")
-    target = runtime("Llama")
-    verifier = KeyedSampling(temperature) if temperature else Greedy()
-    plain = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
-    drafted = Decoder(target, *DRAFTERS[drafts](), verifier).generate(PROMPT, max_new_tokens=40, seed=0)
-    assert drafted.token_ids == plain
-    if not temperature:
-        assert plain == Decoder(small_llama("Llama")).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
-
-
-def test_a_target_of_hugging_face_takes_a_draft_in_llama_cpp_and_draws_are_verified():
-    target = small_llama("Llama")
-    plain = Decoder(target).generate(PROMPT, max_new_tokens=24, seed=0).token_ids
-    drafter, builder = DraftModel(runtime("Llama")), Chain(3)
-    assert Decoder(target, drafter, builder).generate(PROMPT, max_new_tokens=24, seed=0).token_ids == plain
-    drawn = Decoder(
-        runtime("Llama"), drafter, Chain(3, candidates="drawn"), RejectionSampling(), ConfidenceThreshold(0.1)
-    )
-    assert drawn.generate(PROMPT, max_new_tokens=24, seed=0).token_ids
 
 
 @pytest.mark.parametrize("precision", ["bf16", "f16", "q8_0"])

@@ -156,11 +156,17 @@ def test_rows_see_what_they_should(steps):
         }
 
 
-def test_a_chain_needs_one_id_and_no_call_when_all_of_it_is_accepted():
+def planted(parents):
+    """The cache and a lane to which a tree of rows a, b, c, ... was fed."""
     cells = two_lanes()
-    lane = cells.lanes[0]
-    branches = Branches.of(TreeShape([-1, 0, 1], [-1, 0, 0]))
-    cells.feed("abc", range(3), parts_of(branches, lane.plant(branches)))
+    lane, shape = cells.lanes[0], TreeShape(parents, [-1, *range(len(parents) - 1)])
+    branches = Branches.of(shape)
+    cells.feed("abcde"[: len(parents)], shape.depths.tolist(), parts_of(branches, lane.plant(branches)))
+    return cells, lane
+
+
+def test_a_chain_needs_one_id_and_no_call_when_all_of_it_is_accepted():
+    cells, lane = planted([-1, 0, 1])
     before = cells.calls
     lane.commit([0, 1, 2])
     assert cells.made == 1
@@ -168,10 +174,7 @@ def test_a_chain_needs_one_id_and_no_call_when_all_of_it_is_accepted():
 
 
 def test_a_rejected_tree_is_dropped_in_one_call():
-    cells = two_lanes()
-    lane = cells.lanes[0]
-    branches = Branches.of(TreeShape([-1, 0, 0, 0, 0], [-1, 0, 1, 2, 3]))
-    cells.feed("abcde", [0, 1, 1, 1, 1], parts_of(branches, lane.plant(branches)))
+    cells, lane = planted([-1, 0, 0, 0, 0])
     before = cells.calls
     lane.commit([0])
     assert cells.calls - before == 1
@@ -179,20 +182,14 @@ def test_a_rejected_tree_is_dropped_in_one_call():
 
 
 def test_rows_that_are_not_a_path_cannot_be_committed():
-    cells = two_lanes()
-    lane = cells.lanes[0]
-    branches = Branches.of(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]))
-    cells.feed("abcd", [0, 1, 1, 2], parts_of(branches, lane.plant(branches)))
+    _, lane = planted([-1, 0, 0, 1])
     for rows in ([0, 2, 3], [1], [0, 3]):
         with pytest.raises(ValueError, match="must be a path from the last committed token"):
             lane.commit(rows)
 
 
 def test_ids_that_nothing_needs_are_given_back():
-    cells = two_lanes()
-    lane = cells.lanes[0]
-    branches = Branches.of(TreeShape([-1, 0, 0, 0], [-1, 0, 1, 2]))
-    cells.feed("abcd", [0, 1, 1, 1], parts_of(branches, lane.plant(branches)))
+    cells, lane = planted([-1, 0, 0, 0])
     assert lane.give_back() == []
     lane.commit([0, 2])
     assert len(lane.give_back()) == 2
