@@ -1,15 +1,10 @@
-import numpy as np
 import pytest
+from helpers import made_artifacts as made
 
-from specexp.config.artifacts import save_artifact
+from specexp.config.artifacts import load_artifact, save_artifact
 
 PATHS = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
-PARTS = {
-    "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
-    "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS}},
-    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
-    "controller": None,
-}
+PARTS = {**made.PARTS, "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS}}}
 
 
 @pytest.fixture
@@ -27,5 +22,4 @@ def tree(tmp_path):
 @pytest.fixture
 def matrix(tmp_path):
     """A whole adjacency matrix of 10 tokens."""
-    values = np.arange(40, dtype=np.int32).reshape(10, 4) % 10
-    return save_artifact(tmp_path / "matrix", "adjacency-matrix", {"matrix.safetensors": {"matrix": values}})
+    return load_artifact(made.save(tmp_path, "adjacency-matrix"))

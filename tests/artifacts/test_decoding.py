@@ -254,17 +254,3 @@ def test_phrases_of_no_recorded_cache_draft_alone(tmp_path, parts):
     drafter = saved(tmp_path, teacher, **parts).drafter
     assert drafter.drafter is None
     assert content(drafter) == content(teacher)
-
-
-def test_a_deployment_decodes_with_a_phrase_cache(tmp_path):
-    cache = {"drafter": {"class_path": "DraftModel"}, "phrase_length": 4}
-    graft = {"builder": {"class_path": "Chain"}, "phrase_length": 4}
-    parts = {
-        "drafter": {"class_path": "PhraseCache", "init_args": cache},
-        "builder": {"class_path": "Graft", "init_args": graft},
-    }
-    artifact = load_artifact(saved(tmp_path, taught(), **parts).folder)
-    target, draft = hashed_model(11), hashed_model(11, seed=0)
-    result = artifact.decoder(target, draft).generate([1, 2, 3], max_new_tokens=20, seed=0)
-    assert result.token_ids == Decoder(target).generate([1, 2, 3], max_new_tokens=20, seed=0).token_ids
-    assert result.accepted_drafts > 0

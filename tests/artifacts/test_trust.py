@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import made_artifacts as made
-from helpers.made_artifacts import places, replaced
+from helpers.made_artifacts import places, refuses, replaced
 
 import specexp
 from specexp.artifacts import ArtifactError, trust as trusted
@@ -33,13 +33,6 @@ def run(script: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def refuses(folder: Path, sentence: str) -> None:
-    with pytest.raises(ArtifactError, match=sentence) as caught:
-        load_artifact(folder)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
 
 
 def test_loading_imports_specexp_and_its_dependencies_alone(tmp_path):

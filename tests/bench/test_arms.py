@@ -215,20 +215,6 @@ def test_nodes_new_tokens_and_the_prefix_are_charged_too(target, draft, tokenize
     assert found.decode_seconds == pytest.approx(expected)
 
 
-STEPWISE = dataclasses.replace(PROFILE, target_ms={1: 100, 8: 180}, draft_ms={1: 10, 2: 20}, buckets=True)
-
-
-def test_a_profile_of_buckets_charges_a_pass_as_much_as_the_next_bucket(target, draft, tokenizer, prompts):
-    steps = []
-    arm = arm_of(target, tokenizer, DraftModel(draft), Chain(3), latency=STEPWISE)
-    arm.observers = [lambda outcome: steps.append((outcome.tree.num_nodes + 1, outcome.pass_tokens))]
-    found = arm.decode(prompts[0])
-    assert {rows for rows, _ in steps} >= {4}
-    expected = sum(0.18 + 0.004 if rows > 1 else 0.1 for rows, _ in steps)
-    expected += sum(0.01 if tokens == 1 else 0.02 for _, fed in steps for tokens in fed)
-    assert (found.decode_seconds, found.beyond_profile) == (pytest.approx(expected), 0)
-
-
 def test_a_profile_that_models_nothing_leaves_the_clock(target, tokenizer, prompts):
     found = arm_of(target, tokenizer, latency=dataclasses.replace(PROFILE, modelled=False)).decode(prompts[0])
     assert found.clock == "measured"

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from specexp.artifacts import ArtifactError
 from specexp.artifacts.manifest import canonical_json, sha256
-from specexp.config.artifacts import save_artifact
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import SpecDecPlusPlus
 from specexp.drafters.phrases import PhraseStore
 from specexp.drafters.suffix_index import corpus_arrays
@@ -137,6 +139,14 @@ def rewrite(folder: Path, file: str, content: Any) -> None:
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / file).write_bytes(data)
     rehash(folder)
+
+
+def refuses(folder: Path, sentence: str) -> None:
+    """Check that an artifact is refused in this one sentence, which names the folder."""
+    with pytest.raises(ArtifactError, match=sentence) as caught:
+        load_artifact(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
