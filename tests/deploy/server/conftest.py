@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from helpers.running_server import running
@@ -29,6 +31,20 @@ def serve(tiny, *, lanes=4, waiting=16, key=None, **limits):
         LanguageModel(model), parts, lanes=lanes, waiting=waiting, eos_token_ids=eos_of(tokenizer, model)
     )
     return Server(thread, Texts(tokenizer), "tiny", Limits(**limits), key)
+
+
+def generated(tiny, prompt, tokens, **settings):
+    """The tokens of plain ``generate``, and their text."""
+    model, tokenizer = tiny
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        new = model.generate(ids, do_sample=False, max_new_tokens=tokens, pad_token_id=0, **settings)[0, ids.shape[1] :]
+    return new.tolist(), tokenizer.decode(new, skip_special_tokens=True)
+
+
+def chunks_of(answer):
+    """The chunks of a streamed answer."""
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
 
 
 @pytest.fixture(scope="session")

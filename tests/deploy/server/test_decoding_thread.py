@@ -109,15 +109,6 @@ def test_a_deadline_ends_running_and_waiting_outputs():
     assert (waits.end.why, waits.end.tokens) == ("deadline", 0)
 
 
-def test_a_request_that_does_not_fit_into_the_queue_is_refused_whole():
-    thread = counting(lanes=2, waiting=1)
-    thread.submit([Client([0]).output, Client([1]).output])
-    with pytest.raises(UnavailableError) as refused:
-        thread.submit([Client([2]).output, Client([3]).output])
-    assert refused.value.retry_after >= 1
-    thread.submit([Client([2]).output])
-
-
 def submitted(thread, *clients, number=60):
     """The clients, after their outputs were decoded."""
     thread.submit([client.output for client in clients])
@@ -157,20 +148,6 @@ def test_the_first_update_comes_at_once_and_further_ones_not_too_often(seconds, 
     (client,) = submitted(counting(), Client([0], most=10, update_seconds=seconds))
     assert [len(update.tokens) for update in client.updates] == sizes
     assert client.text == text_of(client.tokens)
-
-
-def test_a_stop_string_ends_the_output_in_front_of_it():
-    (client,) = submitted(counting(), Client([0], most=11, stop=["ef"]))
-    assert (client.text, client.end.result.finish_reason) == ("bcd", "stop")
-    assert text_of(client.tokens) == "bcdef"
-
-
-def test_tokens_come_with_the_targets_probabilities():
-    (client,) = submitted(counting(), Client([0], most=3, log_probs=2))
-    chosen = [one for update in client.updates for one in update.log_probs]
-    assert [one.token for one in chosen] == client.tokens
-    assert all(one.log_prob == pytest.approx(0.0, abs=1e-6) and one.best[0][0] == one.token for one in chosen)
-    assert all(len(one.best) == 2 and one.best[1][1] == pytest.approx(-50.0, abs=1e-3) for one in chosen)
 
 
 def test_a_step_that_fails_ends_its_lanes_alone():

@@ -1,6 +1,5 @@
 """Log-probabilities: the tokens' bytes give the text, and no entry is lost, for two kinds of tokenizers."""
 
-import json
 import re
 
 import httpx
@@ -14,7 +13,7 @@ from specexp.deploy.server.texts import Texts, TokenTexts
 from specexp.engines.openai_client import CHAT, complete
 from specexp.servers.verify import compare_endpoints
 
-from .conftest import serve
+from .conftest import chunks_of, serve
 
 PROMPTS = ("the 😀 and", "a 客 b", "“zing” the", "x")
 
@@ -46,8 +45,7 @@ def ask(server, path, **fields):
     assert answer.status_code == 200, answer.text
     if not fields.get("stream"):
         return [answer.json()["choices"][0]]
-    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
-    return [chunk["choices"][0] for chunk in chunks]
+    return [chunk["choices"][0] for chunk in chunks_of(answer)]
 
 
 @pytest.mark.variants(1)

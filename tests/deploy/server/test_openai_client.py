@@ -13,20 +13,11 @@ from helpers.waiting import wait_for
 from specexp import Decoder
 from specexp.verifiers import KeyedSampling
 
-from .conftest import serve
+from .conftest import generated, serve
 
 PROMPT = "The quick brown fox"
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
 ACCESS = "specexp.deploy.server.access"
-
-
-def generated(tiny, prompt, tokens):
-    """The text of plain ``generate``."""
-    model, tokenizer = tiny
-    ids = tokenizer(prompt, return_tensors="pt").input_ids
-    with torch.inference_mode():
-        new = model.generate(ids, do_sample=False, max_new_tokens=tokens, pad_token_id=0)[0, ids.shape[1] :]
-    return tokenizer.decode(new, skip_special_tokens=True)
 
 
 def complete(client, **fields):
@@ -45,7 +36,7 @@ def chat(client, **fields):
 
 def test_a_completion_equals_plain_generate(client, tiny):
     answer = complete(client, max_tokens=40)
-    assert answer.choices[0].text == generated(tiny, PROMPT, 40)
+    assert answer.choices[0].text == generated(tiny, PROMPT, 40)[1]
     assert answer.choices[0].finish_reason in ("length", "stop")
     assert (answer.object, answer.model, answer.usage.prompt_tokens) == (
         "text_completion",
@@ -58,14 +49,14 @@ def test_a_completion_equals_plain_generate(client, tiny):
 def test_a_chat_without_a_template_joins_its_texts_by_blank_lines(client, tiny):
     parts = [{"type": "text", "text": "Who "}, {"type": "text", "text": "are you?"}]
     answer = chat(client, messages=[CHAT[0], {"role": "user", "content": parts}], max_tokens=20)
-    assert answer.choices[0].message.content == generated(tiny, "Be brief.\n\nWho are you?", 20)
+    assert answer.choices[0].message.content == generated(tiny, "Be brief.\n\nWho are you?", 20)[1]
     assert (answer.choices[0].message.role, answer.object) == ("assistant", "chat.completion")
 
 
 def test_a_chat_is_written_with_the_template_if_there_is_one(served, client, tiny, monkeypatch):
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     monkeypatch.setattr(tiny[1], "chat_template", template)
-    expected = generated(tiny, "[system]Be brief.[user]Who are you?[assistant]", 20)
+    expected = generated(tiny, "[system]Be brief.[user]Who are you?[assistant]", 20)[1]
     assert chat(client, max_tokens=20).choices[0].message.content == expected
 
 
@@ -109,7 +100,7 @@ def test_several_outputs_are_different_samples_and_the_first_is_that_of_a_single
 
 def test_prompts_may_be_several_and_token_ids(client, tiny):
     answer = complete(client, prompt=[tiny[1](one).input_ids for one in (PROMPT, "other")])
-    texts = [generated(tiny, one, 12) for one in (PROMPT, "other")]
+    texts = [generated(tiny, one, 12)[1] for one in (PROMPT, "other")]
     assert [choice.text for choice in answer.choices] == texts
     assert answer.usage.prompt_tokens == len(PROMPT) + 5
 
@@ -131,22 +122,15 @@ def test_seed_and_sequence_give_the_text_of_a_decoder(client, tiny, sequence):
     assert text != text_of(client, temperature=0.7, seed=7)
 
 
-def test_without_speculation_the_text_is_the_same(client):
+@pytest.mark.parametrize("most", [False, 0, 1, 2])
+def test_a_request_limits_its_drafted_tokens_and_gets_the_same_text(client, most):
     fields = {"temperature": 0.8, "top_p": 0.9, "seed": 11, "max_tokens": 40}
-    answers = [complete(client, extra_body={"speculative": on}, **fields) for on in (False, True)]
-    assert len({answer.choices[0].text for answer in answers}) == 1
-    plain, drafted = (answer.model_extra["metrics"]["speculative_decoding"] for answer in answers)
-    assert plain["num_spec_steps"] == plain["num_draft_tokens"] == plain["num_spec_tokens"] == 0
-    assert drafted["num_draft_tokens"] > 0
-
-
-@pytest.mark.parametrize("most", [0, 1, 2])
-def test_a_request_limits_its_drafted_tokens(client, most):
-    fields = {"temperature": 0.8, "seed": 11, "max_tokens": 40}
     limited, free = (complete(client, extra_body={"speculative": one}, **fields) for one in (most, True))
     assert limited.choices[0].text == free.choices[0].text
-    counts = limited.model_extra["metrics"]["speculative_decoding"]
+    counts, more = (answer.model_extra["metrics"]["speculative_decoding"] for answer in (limited, free))
     assert max(map(int, counts["acceptance_histogram_by_draft_length"]), default=0) == most
+    assert (counts["num_spec_steps"] > 0) == (counts["num_draft_tokens"] > 0) == bool(most)
+    assert more["num_draft_tokens"] > 0
 
 
 def test_figures_of_drafting_have_vllms_schema(client):

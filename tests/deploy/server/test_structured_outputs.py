@@ -6,6 +6,8 @@ import httpx
 import jsonschema
 import pytest
 
+from .conftest import chunks_of
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -45,8 +47,7 @@ def test_an_answer_validates_and_does_not_depend_on_drafts(address, temperature)
 
 def test_a_streamed_answer_is_the_same(address):
     whole = text_of(ask(address, response_format=FORM))
-    lines = ask(address, response_format=FORM, stream=True).text.splitlines()
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    chunks = chunks_of(ask(address, response_format=FORM, stream=True))
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == whole
 
 

@@ -13,7 +13,7 @@ from specexp.deploy.server.request_schema import ChatRequest
 from specexp.deploy.server.tool_calls import CallText
 from specexp.testing.fakes import FakeCausalLM
 
-from .conftest import serve
+from .conftest import chunks_of, serve
 
 WEATHER = {
     "type": "object",
@@ -82,8 +82,7 @@ def test_a_named_function_is_called(address):
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_chunks_of_a_call_are_the_call(address, choice):
-    lines = ask(address, tool_choice=choice, stream=True).text.splitlines()
-    chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    chunks = [chunk["choices"][0] for chunk in chunks_of(ask(address, tool_choice=choice, stream=True))]
     calls = [call for one in chunks for call in one["delta"].get("tool_calls", ())]
     whole = call_of(ask(address, tool_choice=choice))
     assert calls[0]["function"]["name"] == whole[0]
@@ -91,15 +90,6 @@ def test_chunks_of_a_call_are_the_call(address, choice):
     assert {call["index"] for call in calls} == {0}
     assert "".join(call["function"]["arguments"] for call in calls) == whole[1]
     assert chunks[-1]["finish_reason"] == whole[2]
-
-
-def test_openais_client_reads_a_call_in_chunks(address):
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
-    fields = {"model": "tiny", "messages": USER, "tools": TOOLS, "tool_choice": "required", "temperature": 0}
-    with client.chat.completions.stream(**fields, max_tokens=120) as stream:
-        (choice,) = stream.get_final_completion().choices
-    (call,) = choice.message.tool_calls
-    assert (call.function.name, call.function.arguments) == call_of(ask(address, tool_choice="required"))[:2]
 
 
 def test_the_type_of_a_tool_may_be_left_out(address):
