@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.golden import GOLDEN, check, differences, save_artifact
+from helpers.golden import GOLDEN, check, differences
 from safetensors.numpy import load_file
 
 import specexp
+from specexp.config.artifacts import save_artifact
 
 FOLDERS = sorted((GOLDEN / "artifacts").iterdir())
 FAMILIES = ("drafter", "builder", "verifier", "controller")
@@ -72,9 +73,8 @@ def test_an_artifact_of_today_is_read(folder: Path) -> None:
 def test_an_artifact_is_written_as_today(folder: Path, tmp_path: Path) -> None:
     expected, payloads = _manifest(folder), _payloads(folder)
 
-    written = save_artifact(
-        tmp_path / folder.name, folder.name, payloads, expected["provenance"], expected["fingerprint"]
-    )
+    given = payloads, expected["provenance"], expected["fingerprint"]
+    written = save_artifact(tmp_path / folder.name, folder.name, *given).folder
 
     assert list(differences(expected, _manifest(written))) == []
     again = _payloads(written)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.golden import EXPECTED, ROOT, check, command, flat, training
+from helpers.golden import EXPECTED, ROOT, check, command, flat
+
+from specexp.config.layers import read_layers
 
 FILES = sorted(
     str(path.relative_to(ROOT))
@@ -48,7 +50,7 @@ def _command_of(file: str) -> str:
 @pytest.mark.parametrize("file", RESOLVED)
 def test_a_shipped_file_resolves(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    resolved = training(file) if _command_of(file) == "fit" else {}
+    resolved = dict(read_layers(file, ()).values) if _command_of(file) == "fit" else {}
     if "model" not in resolved:
         answer = command(_command_of(file), file, "--print-config", *WITHOUT.get(file, []))
         assert answer.code == 0, answer.err

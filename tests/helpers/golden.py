@@ -101,26 +101,6 @@ def parts_of(family: str) -> list[type]:
     return sorted(classes, key=lambda one: one.__name__)
 
 
-def training(file: str) -> dict[str, Any]:
-    """Return the composed sections of a training's file. Its command does not print them."""
-    from specexp.config.layers import read_layers
-
-    return dict(read_layers(file, ()).values)
-
-
-def save_artifact(
-    folder: Path,
-    kind: str,
-    payloads: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    fingerprint: Mapping[str, Any],
-) -> Path:
-    """Write an artifact; returns the folder of its version."""
-    from specexp.config.artifacts import save_artifact
-
-    return Path(save_artifact(folder, kind, payloads, provenance, fingerprint).folder)
-
-
 def flat(value: Any, key: str = "") -> dict[str, Any]:
     """Return scalars, and lists of scalars, by dotted key."""
     if isinstance(value, Mapping) and value:
