@@ -111,10 +111,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _emoji(self, letter: str, sent: str) -> dict:
         """Return the log-probabilities of an emoji of two tokens, of which neither is a whole character."""
-        start, ends = (
-            emoji_of(letter).encode()[:3],
-            {one: emoji_of(one).encode()[3:] for one in (letter, "7")},
-        )
+        start = emoji_of(letter).encode()[:3]
+        ends = {one: emoji_of(one).encode()[3:] for one in (letter, "7")}
         steps = [(start, {start: -0.01}), (ends[sent], {ends[letter]: -0.01, ends["7"]: -9.0})]
         if self.given.timings:
             content = [

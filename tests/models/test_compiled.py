@@ -246,10 +246,8 @@ def test_a_pass_computes_the_best_tokens_of_a_greedy_request(dtype: torch.dtype)
 def test_tokens_are_drawn_in_the_pass_as_by_keyed_sampling(dtype: torch.dtype) -> None:
     """Bit by bit, for two lanes with noise of their own; beside a greedy lane, or with top-k, by the verifier."""
     model = build("Llama", {**LLAMA, "vocab_size": 501}, dtype=dtype)
-    runtime, tree = (
-        CompiledModel(model),
-        TokenTree(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.array([3, 4, 5, 6])),
-    )
+    runtime = CompiledModel(model)
+    tree = TokenTree(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.array([3, 4, 5, 6]))
     verifier = KeyedSampling(0.7)
     contexts = [Context([1, 2, 3 + slot], seed=slot, noise_temperature=0.7) for slot in (0, 1)]
     for slot, context in enumerate(contexts):

@@ -205,16 +205,11 @@ def test_packing_keeps_every_weight_within_half_a_step_of_its_row(tmp_path: Path
 
 
 def test_embedded_models_of_other_sizes_have_names() -> None:
-    assert sources_of("stdlib") == (str(PAIRS / "stdlib/target"), str(PAIRS / "stdlib/draft"))
-    assert sources_of("stdlib", "stdlib-middle") == (
-        str(PAIRS / "stdlib/target"),
-        str(PAIRS / "stdlib/middle"),
-    )
-    assert sources_of("stdlib-middle", "stdlib-small") == (
-        str(PAIRS / "stdlib/middle"),
-        str(PAIRS / "stdlib/small"),
-    )
-    assert sources_of("my/target", "stdlib") == ("my/target", str(PAIRS / "stdlib/draft"))
+    target, draft, middle, small = (str(PAIRS / "stdlib" / name) for name in ("target", "draft", "middle", "small"))
+    assert sources_of("stdlib") == (target, draft)
+    assert sources_of("stdlib", "stdlib-middle") == (target, middle)
+    assert sources_of("stdlib-middle", "stdlib-small") == (middle, small)
+    assert sources_of("my/target", "stdlib") == ("my/target", draft)
     assert sources_of("my/target", "stdlib-eagle")[1] == "stdlib-eagle"  # no model
     with pytest.raises(PairError, match="must be 'stdlib', 'stdlib-middle' or 'stdlib-small'"):
         load_pair("stdlib-large")

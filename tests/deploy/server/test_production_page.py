@@ -64,16 +64,8 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     embedded.target.save_pretrained(model)
     port = str(free_port())
     serve, curl = (line.replace("8000", port) for line in commands(README))
-    command = [
-        sys.executable,
-        *shlex.split(serve)[1:],
-        "--save-state",
-        "state",
-        "--target",
-        str(model),
-        "--name",
-        "stdlib",
-    ]
+    options = ["--save-state", "state", "--target", str(model), "--name", "stdlib"]
+    command = [sys.executable, *shlex.split(serve)[1:], *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, cwd=tmp_path, **pipes)
     try:
