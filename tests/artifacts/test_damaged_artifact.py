@@ -100,10 +100,7 @@ def test_a_missing_version_is_answered_with_the_names_that_exist(tree):
         ({"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 0}}, "must be >= 1, got"),
         ({"class_path": "TokenRecycling", "init_args": {"width": 3}}, "width"),
         ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "is not a Drafter"),
-        (
-            {"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}},
-            "at most max_ngram 1, got 3",
-        ),
+        ({"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}}, "at most max_ngram 1, got 3"),
     ],
 )
 def test_a_part_that_cannot_be_made(tree, spec, message):

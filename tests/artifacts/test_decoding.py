@@ -33,11 +33,7 @@ SAMPLED: dict[str, Any] = {
     "controller": None,
 }
 STOPPED = {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}}
-CHAIN = {
-    **SAMPLED,
-    "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}},
-    "controller": STOPPED,
-}
+CHAIN = {**SAMPLED, "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}, "controller": STOPPED}
 
 
 def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path):
@@ -122,10 +118,7 @@ CARRYING = {**SAMPLED, "drafter": {"class_path": "TokenRecycling", "init_args": 
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        (
-            {**CARRYING, "verifier": {"class_path": "RejectionSampling"}},
-            "TokenRecycling shares what it learns",
-        ),
+        ({**CARRYING, "verifier": {"class_path": "RejectionSampling"}}, "TokenRecycling shares what it learns"),
         ({"verifier": SAMPLED["verifier"]}, "the artifact records no drafter"),
     ],
 )

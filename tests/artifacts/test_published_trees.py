@@ -48,11 +48,7 @@ def test_an_experiment_names_the_file(tmp_path, experiment):
         ("a.json", "[]", "must not be empty"),
         ("a.json", '{"tree": []}', "must be a list of rank paths, a growmap, or an object with tree_adj"),
         ("a.json", '{"tree_adj": {"0": [1], "1": [0]}}', "tree_adj.1 names row 0 a second time"),
-        (
-            "a.json",
-            '{"tree_adj": {"0": [1], "5": [6], "7": []}}',
-            "has 3 rows, but only 2 are connected to row 0",
-        ),
+        ("a.json", '{"tree_adj": {"0": [1], "5": [6], "7": []}}', "has 3 rows, but only 2 are connected to row 0"),
         ("a.json", '{"Successors": [[1], 2]}', r"Successors\.1 must be a list, got 2"),
         ("a.json", json.dumps([[rank] for rank in range(5000)]), "lists 5000 nodes; at most 4096"),
     ],

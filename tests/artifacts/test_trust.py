@@ -81,8 +81,7 @@ OTHERS = ["os.system", "builtins.eval", "specexp.commands.run.main"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "foreign"),
-    [*((kind, "payload.D") for kind in WITH_PARTS), *(("composition", one) for one in OTHERS)],
+    ("kind", "foreign"), [*((kind, "payload.D") for kind in WITH_PARTS), *(("composition", one) for one in OTHERS)]
 )
 def test_a_foreign_class_is_refused_in_every_kind(tmp_path, kind, foreign):
     folder = made.save(tmp_path, kind)

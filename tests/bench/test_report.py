@@ -152,10 +152,7 @@ def test_a_speedup_has_the_categories_of_its_records_as_kinds():
         ({"dtype": "float32"}, "dtype differs (tree: float32, plain: bfloat16)"),
         ({"device": "cuda:0"}, "device differs (tree: cuda:0, plain: cpu)"),
         ({"verifier": "KeyedSampling(temperature=0.7)"}, "verifier differs"),
-        (
-            {"decisions": (50, 6)},
-            "12% of the decisions of tree were random; let it learn before the run (preload)",
-        ),
+        ({"decisions": (50, 6)}, "12% of the decisions of tree were random; let it learn before the run (preload)"),
         ({"token_ids": (5, 6, 7)}, "1 of 2 outputs differ from plain's, and not at a near tie"),
         ({"token_ids": (5, 6, 9, 9), "difference": Difference(2, 0.3, False)}, "1 of 2 outputs differ"),
     ],

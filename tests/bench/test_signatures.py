@@ -18,10 +18,7 @@ from specexp.testing.fakes import hashed_model
 STEPS = 1000
 SIGNATURES = {
     "another pair": ((0.005, 0.0, 0.0), "as by chance: the draft belongs to another target"),
-    "another rotary embedding": (
-        (0.08, 0.1, 0.1),
-        "rotary embeddings, a prompt template or layers that differ",
-    ),
+    "another rotary embedding": ((0.08, 0.1, 0.1), "rotary embeddings, a prompt template or layers that differ"),
     "one layer applied again": ((0.7, 0.1, 0.1), "goes on from wrong states"),
     "sliding layers as full attention": ((0.7, 0.75, 0.01), "sliding attention runs as full attention"),
 }

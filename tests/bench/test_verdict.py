@@ -12,13 +12,7 @@ from experiments.calibration import names_a_winner
 from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
 from specexp.bench.statistics import DISTURBED, Speedup, paired_speedup, summarize
-from specexp.bench.verdict import (
-    SpeedVerdict,
-    left_out_sentence,
-    prompts_needed,
-    verdict_of,
-    verdict_sentence,
-)
+from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of, verdict_sentence
 from specexp.core.parts import Parts
 from specexp.sweep.plain_seconds import seconds_per_token
 from specexp.verifiers import Greedy

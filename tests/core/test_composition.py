@@ -54,10 +54,7 @@ IMPOSSIBLE = [
         (PromptLookup(candidates=2), KConfig([3])),
         "KConfig asks for 3 candidates a node, but PromptLookup ranks at most 2: narrow the tree or widen the drafter",
     ),
-    (
-        (PromptLookup(), Chain(3, candidates="drawn")),
-        f"Chain draws its candidates, but PromptLookup {NO_DISTRIBUTION}",
-    ),
+    ((PromptLookup(), Chain(3, candidates="drawn")), f"Chain draws its candidates, but PromptLookup {NO_DISTRIBUTION}"),
     (
         (Union([PromptLookup(), any_draft()]), StaticTree([[0], [1]], candidates="drawn")),
         f"StaticTree draws its candidates, but Union {NO_DISTRIBUTION}",

@@ -19,10 +19,7 @@ from specexp.verifiers import Greedy, KeyedSampling
 STRATEGIES = {
     "plain": lambda: (None, None),
     "recycling": lambda: (TokenRecycling(k=3), StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0]])),
-    "recycling-carry": lambda: (
-        TokenRecycling(k=2, state="carry", prefill_update=False),
-        StaticTree([[0], [1]]),
-    ),
+    "recycling-carry": lambda: (TokenRecycling(k=2, state="carry", prefill_update=False), StaticTree([[0], [1]])),
     "lookup": lambda: (PromptLookup(), Chain(3)),
     "union": lambda: (Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree([[0], [1], [0, 0]])),
 }
@@ -46,17 +43,7 @@ def test_lists_arrays_and_tensors_are_the_same_prompt():
 
 @pytest.mark.parametrize(
     "eos",
-    [
-        6,
-        [6],
-        (7, 6),
-        {6},
-        np.int64(6),
-        np.array([6]),
-        torch.tensor(6),
-        torch.tensor([6, 7]),
-        [torch.tensor(6)],
-    ],
+    [6, [6], (7, 6), {6}, np.int64(6), np.array([6]), torch.tensor(6), torch.tensor([6, 7]), [torch.tensor(6)]],
     ids=repr,
 )
 def test_eos_may_come_as_a_number_or_as_several_of_any_library(eos):

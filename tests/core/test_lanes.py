@@ -108,10 +108,7 @@ class TestDraftersOfATeam:
             assert runtime.passes - before == max(own)
         for number, made in enumerate(lanes):
             expected = Decoder(
-                hashed_model(VOCABULARY),
-                DraftModel(hashed_model(VOCABULARY, seed=4)),
-                builder,
-                parts.verifier,
+                hashed_model(VOCABULARY), DraftModel(hashed_model(VOCABULARY, seed=4)), builder, parts.verifier
             ).generate(PROMPTS[number], max_new_tokens=5 + number, sequence=number, seed=0)
             for count in ("token_ids", "steps", "drafted_nodes", "accepted_drafts", "draft_passes"):
                 assert getattr(made.result, count) == getattr(expected, count)

@@ -89,15 +89,9 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
             LlamaConfig(num_hidden_layers=2, layer_types=["chunked_attention", "full_attention"]),
             "no tree mask is known for them, so use",
         ),
-        (
-            MambaConfig(num_hidden_layers=2),
-            r"mamba .*linear_attention in layer 0.* the recurrent state would",
-        ),
+        (MambaConfig(num_hidden_layers=2), r"mamba .*linear_attention in layer 0.* the recurrent state would"),
         (RwkvConfig(num_hidden_layers=2), r"rwkv .*recurrence in layer 0.* the recurrent state would"),
-        (
-            FalconH1Config(num_hidden_layers=2),
-            r"falcon_h1 .*hybrid in layer 0.* the recurrent state would",
-        ),
+        (FalconH1Config(num_hidden_layers=2), r"falcon_h1 .*hybrid in layer 0.* the recurrent state would"),
         (
             Lfm2Config(num_hidden_layers=2, layer_types=["full_attention", "conv"]),
             r"lfm2 .*\(conv in layer 1\).* the last inputs of the convolution would",
@@ -136,21 +130,12 @@ def test_a_window_as_wide_as_the_context_never_slides(layer_types):
 OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
 LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
 OTHERS = {
-    "GPTNeo": (
-        {**SMALL, **LOCAL},
-        r"cannot take trees \(local attention in layer \d\)",
-    ),
+    "GPTNeo": ({**SMALL, **LOCAL}, r"cannot take trees \(local attention in layer \d\)"),
     "Bert": (SMALL, "the bert model is an encoder: use a causal model"),
-    "Roberta": (
-        {**SMALL, "is_decoder": True},
-        "failed the self-check of its eager pass",
-    ),  # its positions start at 2
+    "Roberta": ({**SMALL, "is_decoder": True}, "failed the self-check of its eager pass"),  # its positions start at 2
     "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot run eager passes .* learned or rotary"),
     "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
-    "Rwkv": (
-        {"vocab_size": VOCABULARY, "hidden_size": 32},
-        r"cannot take trees \(recurrence in layer 0\)",
-    ),
+    "Rwkv": ({"vocab_size": VOCABULARY, "hidden_size": 32}, r"cannot take trees \(recurrence in layer 0\)"),
     "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot run eager passes"),  # it has no cache
 }
 

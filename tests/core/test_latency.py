@@ -102,11 +102,7 @@ COUPLED = TokenRecycling(k=4, coupled=True)
         (TokenRecycling(), Chain(2), "TokenRecycling + StaticTree"),
         (COUPLED, ParametricTree(), "coupled TokenRecycling + StaticTree"),
         (DraftModel(), DySpecGreedy(8), "DraftModel + DySpecGreedy"),
-        (
-            Union([PromptLookup(), COUPLED]),
-            Chain(2),
-            "coupled Union(PromptLookup, TokenRecycling) + StaticTree",
-        ),
+        (Union([PromptLookup(), COUPLED]), Chain(2), "coupled Union(PromptLookup, TokenRecycling) + StaticTree"),
         (
             PhraseCache(DraftModel()),
             Graft(Choice([Chain(2), Chain(4), DySpecGreedy(8)])),

@@ -33,11 +33,7 @@ def graphed(attention="packed"):
     return runtime
 
 
-RUNTIMES = {
-    "eager": eager,
-    "graphed": graphed,
-    "graphed, blocks": lambda: graphed("flex"),
-}
+RUNTIMES = {"eager": eager, "graphed": graphed, "graphed, blocks": lambda: graphed("flex")}
 
 
 def test_the_heavy_path_takes_the_largest_subtree_first():

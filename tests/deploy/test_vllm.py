@@ -55,8 +55,7 @@ def made(tmp_path):
 def config(revision, vocabulary=VOCABULARY):
     model = SimpleNamespace(get_vocab_size=lambda: vocabulary, max_model_len=LONGEST)
     return SimpleNamespace(
-        speculative_config=SimpleNamespace(revision=revision, num_speculative_tokens=LENGTH),
-        model_config=model,
+        speculative_config=SimpleNamespace(revision=revision, num_speculative_tokens=LENGTH), model_config=model
     )
 
 

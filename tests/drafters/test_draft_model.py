@@ -262,10 +262,7 @@ def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: DraftModel(temperature=0.6, coupled=True),
-            r"coupled and temperature 0\.6.*leave one of the two",
-        ),
+        (lambda: DraftModel(temperature=0.6, coupled=True), r"coupled and temperature 0\.6.*leave one of the two"),
         (lambda: DraftModel("gpt2"), r"got the name 'gpt2': set pair\.draft"),
         (lambda: DraftModel().use_draft_model(None), r"the pair has none: set pair\.draft"),
         (lambda: Union([PromptLookup(), DraftModel()]).use_draft_model(None), r"set pair\.draft"),

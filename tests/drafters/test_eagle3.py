@@ -116,10 +116,7 @@ def lens(folder, layers):
     ("layers", "said"),
     [
         ((2, 3, 6), ""),
-        (
-            (1, 2, 5),
-            "reading the hidden states [2, 3, 6] instead of the file's [1, 2, 5], because 100 %",
-        ),
+        ((1, 2, 5), "reading the hidden states [2, 3, 6] instead of the file's [1, 2, 5], because 100 %"),
     ],
 )
 def test_the_best_fitting_layers_are_read_and_a_change_is_announced(tmp_path, caplog, layers, said):
@@ -219,10 +216,7 @@ def test_a_head_of_another_kind_or_target_is_refused(tmp_path, changes, message)
 
 
 def test_a_place_without_a_head_is_named(tmp_path):
-    for head, message in (
-        (tmp_path, "config.json is missing"),
-        ("no/such-head", "no/such-head does not exist"),
-    ):
+    for head, message in ((tmp_path, "config.json is missing"), ("no/such-head", "no/such-head does not exist")):
         with pytest.raises(ValueError, match=message):
             Decoder(target_model(), Eagle3(str(head)), BeamRerank(4, 2, 2))
 

@@ -115,10 +115,7 @@ def test_a_head_is_an_artifact(tmp_path):
             lambda: Decoder(small_model("Llama"), Medusa({**head(), "bias": np.zeros(3)}), Chain(2)),
             "\\[blocks, heads, d, d\\] and",
         ),
-        (
-            lambda: Scheduled(2).check(Parts(Medusa(head()), Chain(2))),
-            "hidden states that Medusa reads",
-        ),
+        (lambda: Scheduled(2).check(Parts(Medusa(head()), Chain(2))), "hidden states that Medusa reads"),
     ],
 )
 def test_what_does_not_go_together_is_refused(call, message):

@@ -24,8 +24,7 @@ VOCABULARY = 12
 
 TestAlone = contract_of(PhraseDrafterContract, lambda: PhraseCache(phrase_length=4, max_phrases=6))
 TestAloneFromThePrompt = contract_of(
-    PhraseDrafterContract,
-    lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry"),
+    PhraseDrafterContract, lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry")
 )
 TestWithoutCommittedText = contract_of(PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4), committed=False))
 TestAroundTokenRecycling = contract_of(

@@ -167,10 +167,7 @@ def tokens_with(place, token):
         (corpus_arrays([]), "the corpus is empty: it must have at least one text of one token"),
         ({**SOUND, "suffixes": np.zeros_like(SOUND["suffixes"])}, "the corpus' suffixes are damaged"),
         ({**SOUND, "suffixes": SOUND["suffixes"][1:]}, "the corpus' suffixes are damaged"),
-        (
-            tokens_with(len(TEXTS[0]), -2),
-            "the corpus' tokens are damaged: they must be ids >= 0, with -1 after",
-        ),
+        (tokens_with(len(TEXTS[0]), -2), "the corpus' tokens are damaged: they must be ids >= 0, with -1 after"),
         (tokens_with(-1, 3), "the corpus' tokens are damaged"),
         ({**SOUND, "tokens": SOUND["tokens"].astype(np.int64)}, "the corpus' tokens must be int32"),
         ({"tokens": SOUND["tokens"]}, "must have the arrays \\['suffixes', 'tokens'\\]"),

@@ -27,8 +27,7 @@ NONE = NO_CANDIDATE
 TestTokenRecycling = contract_of(DrafterContract, lambda: TokenRecycling())
 TestFirst = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="first", state="carry"))
 TestMerge = contract_of(
-    DrafterContract,
-    lambda: TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False),
+    DrafterContract, lambda: TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False)
 )
 TestRace = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="race-distinct", state="carry"))
 TestAccepted = contract_of(
@@ -209,8 +208,7 @@ def test_a_fixed_tree_is_filled_as_requests_would_fill_it(coupled, monkeypatch):
 
 TestCoupled = contract_of(DrafterContract, lambda: TokenRecycling(coupled=True))
 TestCoupledMerge = contract_of(
-    DrafterContract,
-    lambda: TokenRecycling(k=3, update="merge", initialisation="prompt", state="carry", coupled=True),
+    DrafterContract, lambda: TokenRecycling(k=3, update="merge", initialisation="prompt", state="carry", coupled=True)
 )
 
 

@@ -97,11 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         last = {"choices": [{"text": "", "finish_reason": "length"}]}
         last["usage"] = {"completion_tokens": made, "prompt_tokens": len(prompt) // 4}
         if given.counters == "request":
-            counts = {
-                "num_spec_steps": steps,
-                "num_draft_tokens": drafted,
-                "num_accepted_draft_tokens": total,
-            }
+            counts = {"num_spec_steps": steps, "num_draft_tokens": drafted, "num_accepted_draft_tokens": total}
             by_length = {"acceptance_histogram_by_draft_length": {str(length): histogram[: length + 1]}}
             last["metrics"] = {"speculative_decoding": {**counts, **by_length}}
         if given.counters == "timings" or (given.virtual and given.times):

@@ -251,10 +251,7 @@ class ExecutionContract:
             ([Job((1,), "a"), Job((), "b")], "sequence 'b': the prompt is empty"),
             ([Job((1,) * 600, "a")], "sequence 'a': the prompt has 600 tokens"),
             ([Job((VOCABULARY,), "a")], "sequence 'a': the prompt holds token id 12"),
-            (
-                [Job((1,), "a", max_new_tokens=0)],
-                "sequence 'a': max_new_tokens must be an integer >= 1, got 0",
-            ),
+            ([Job((1,), "a", max_new_tokens=0)], "sequence 'a': max_new_tokens must be an integer >= 1, got 0"),
         ]
         with opened(execution, COMPOSITIONS["lookup"]()) as executor:
             for jobs, message in refused:

@@ -30,10 +30,7 @@ NESTED: dict[str, Any] = {
             }
         },
     },
-    "builder": {
-        "class_path": "Choice",
-        "init_args": {"builders": [{"class_path": "Chain"}, PARTS["builder"]]},
-    },
+    "builder": {"class_path": "Choice", "init_args": {"builders": [{"class_path": "Chain"}, PARTS["builder"]]}},
     "verifier": {"class_path": "Greedy"},
     "controller": {
         "class_path": "RuleBandit",
@@ -58,13 +55,7 @@ def q_table() -> dict[str, Any]:
 
 def payloads() -> dict[str, dict[str, Any]]:
     """Return the payloads of each kind."""
-    tree = {
-        "threshold": 0.1,
-        "max_nodes": 8,
-        "max_depth": None,
-        "candidates": "top-k",
-        "acceptance_power": 1.0,
-    }
+    tree = {"threshold": 0.1, "max_nodes": 8, "max_depth": None, "candidates": "top-k", "acceptance_power": 1.0}
     draft = {"temperature": None, "top_k": None, "top_p": None, "coupled": False}
     profile = {"name": "a", "source": "assumed", "target_ms": {"1": 20.0, "8": 24.0}, "draft_ms": {"1": 3.0}}
     room = {"phrase_length": 5, "max_keys": 10, "max_phrases": 4}
@@ -79,10 +70,7 @@ def payloads() -> dict[str, dict[str, Any]]:
         "phrase-cache": {"phrases.safetensors": phrases(), "parts.json": {**PARTS, "drafter": cache}},
         "q-table": {**q_table(), "parts.json": PARTS},
         "schedule": {
-            "schedule.json": {
-                "class_path": "Scheduled",
-                "init_args": {"n": 2, "policy": {"class_path": "FirstCome"}},
-            },
+            "schedule.json": {"class_path": "Scheduled", "init_args": {"n": 2, "policy": {"class_path": "FirstCome"}}},
             "parts.json": PARTS,
             "state.json": {"drafter": {"matrix": {"tensor": "drafter.matrix"}}},
             "state.safetensors": {"drafter.matrix": matrix},
@@ -106,10 +94,7 @@ def payloads() -> dict[str, dict[str, Any]]:
         },
         "suffix-corpus": {
             "corpus.safetensors": corpus_arrays([[3, 1, 2], [1, 2]]),
-            "parts.json": {
-                **PARTS,
-                "drafter": {"class_path": "SuffixAutomaton", "init_args": {"candidates": 4}},
-            },
+            "parts.json": {**PARTS, "drafter": {"class_path": "SuffixAutomaton", "init_args": {"candidates": 4}}},
         },
     }
 

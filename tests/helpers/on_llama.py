@@ -57,11 +57,7 @@ class OnLlama:
     vocab_size = VOCABULARY
     hidden_size = 32
     recordable = False
-    builders: ClassVar[tuple[TreeBuilder, ...]] = (
-        *FIXED,
-        BeamRerank(8, 3, 3),
-        DySpecGreedy(8, candidates="top-k"),
-    )
+    builders: ClassVar[tuple[TreeBuilder, ...]] = (*FIXED, BeamRerank(8, 3, 3), DySpecGreedy(8, candidates="top-k"))
 
     def make_target(self):
         return LanguageModel(small_model("Llama"))

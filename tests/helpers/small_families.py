@@ -4,13 +4,7 @@ import torch
 
 from helpers.small_models import FULL_ATTENTION, build
 
-_WIDE = {
-    **FULL_ATTENTION["Llama"],
-    "head_dim": 16,
-    "num_hidden_layers": 4,
-    "pad_token_id": 0,
-    "eos_token_id": 2,
-}
+_WIDE = {**FULL_ATTENTION["Llama"], "head_dim": 16, "num_hidden_layers": 4, "pad_token_id": 0, "eos_token_id": 2}
 _ALTERNATING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _SWITCHED = {"use_sliding_window": True, "sliding_window": 8}
 _PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -28,13 +22,7 @@ FAMILIES = {
     "SmolLM3": {**_WIDE, **_ALTERNATING, "use_sliding_window": True, "attention_bias": True},
     "Olmo2": {**_WIDE, "attention_bias": True},
     "Olmo3": {**_WIDE, **_ALTERNATING, "rope_parameters": _YARN, "intermediate_size": 40},
-    "Granite": {
-        **_WIDE,
-        **_SCALES,
-        "attention_multiplier": 0.2,
-        "tie_word_embeddings": True,
-        "mlp_bias": True,
-    },
+    "Granite": {**_WIDE, **_SCALES, "attention_multiplier": 0.2, "tie_word_embeddings": True, "mlp_bias": True},
 }
 """Settings of each family with compiled passes, in the shape of its published configurations. Windows are short."""
 

@@ -21,11 +21,7 @@ def eagle_network():
 def eagle_head():
     """Return the arrays of :func:`eagle_network`."""
     arrays = {name: value.numpy() for name, value in eagle_network().state_dict().items()}
-    return {
-        **arrays,
-        "heads": np.array([2]),
-        "target": mark_of(small_model("Llama").get_output_embeddings()),
-    }
+    return {**arrays, "heads": np.array([2]), "target": mark_of(small_model("Llama").get_output_embeddings())}
 
 
 def medusa_head(target="Llama", heads=3, seed=0):

@@ -102,15 +102,7 @@ def byte_tokenizer(*pairs: str, special: Sequence[str] = (END,), **given: Any) -
 
 def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer of letters as SentencePiece's: spaces are ``▁``, other characters are bytes."""
-    letters = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        *"▁abcdefghinorstxyz",
-        "▁t",
-        "▁a",
-    ]
+    letters = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdefghinorstxyz", "▁t", "▁a"]
     merges = [("▁", "t"), ("▁", "a"), ("h", "e"), ("n", "d")]
     letters += ["he", "nd"]
     vocabulary = {letter: number for number, letter in enumerate(letters)}

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 
 def wait_for(
-    condition: Callable[[], object],
-    seconds: float = 200.0,
-    otherwise: str = "the condition did not hold in time",
+    condition: Callable[[], object], seconds: float = 200.0, otherwise: str = "the condition did not hold in time"
 ) -> None:
     """Return as soon as a condition holds."""
     deadline = time.monotonic() + seconds

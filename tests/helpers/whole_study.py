@@ -42,11 +42,7 @@ class WholeStudy:
         models = ("--pair.target", "model", "--pair.target_dtype", "float32")
         command = (sys.executable, "-m", "specexp.sweep", "sweep.yaml", "--storage", url or self.url)
         return subprocess.Popen(
-            (*command, *models, *more),
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            (*command, *models, *more), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def check(

@@ -25,11 +25,7 @@ def saved(folder: Path, *, vocab_size: int, text: str) -> str:
     embedded: Any = AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target")
     tokenizer = embedded.train_new_from_iterator([text] * 5, vocab_size=300)
     config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+        vocab_size=vocab_size, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -140,11 +136,7 @@ def test_damaged_files_are_refused_in_one_sentence(
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
         ("device", "toaster", "device 'toaster' cannot be used here: name cpu, cuda, cuda:N, mps or xpu"),
         ("device", "meta", "device 'meta' cannot be used here"),
-        (
-            "device",
-            "vulkan",
-            "device 'vulkan' cannot be used here: this PyTorch has no operators for it: name cpu",
-        ),
+        ("device", "vulkan", "device 'vulkan' cannot be used here: this PyTorch has no operators for it: name cpu"),
         ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'$"),
         ("mode", "compiled", "heads of 8 numbers"),
     ],

@@ -50,11 +50,5 @@ def test_outputs_are_those_of_its_plain_decoding_and_other_loops_are_left_out(fi
 
 
 def test_a_controller_learns_on_it(files, tmp_path):
-    arguments = [
-        "experiments/papers/post_use_pre_cut/q_learning.yaml",
-        *files,
-        *SHORT,
-        "--output",
-        str(tmp_path),
-    ]
+    arguments = ["experiments/papers/post_use_pre_cut/q_learning.yaml", *files, *SHORT, "--output", str(tmp_path)]
     assert fit([*arguments, "--fit.export.to", str(tmp_path / "table")]) in (0, None)

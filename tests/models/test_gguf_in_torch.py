@@ -142,10 +142,7 @@ def edited(source, to, tensors=lambda name: True, added=None, architecture="llam
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            {"tensors": lambda name: name != "blk.1.ffn_up.weight"},
-            "1 tensor is missing .*layers.1.mlp.up_proj",
-        ),
+        ({"tensors": lambda name: name != "blk.1.ffn_up.weight"}, "1 tensor is missing .*layers.1.mlp.up_proj"),
         ({"tensors": lambda name: "blk" not in name}, "18 tensors are missing"),
         (
             {"added": {"blk.0.attn_q.bias": np.ones(32, dtype=np.float32)}},

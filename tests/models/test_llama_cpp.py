@@ -178,9 +178,5 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
     with pytest.raises(ValueError, match="up to 268 leaves, but a pass takes at most 256: lower its budget"):
         Decoder(language_model, TokenRecycling(k=64), wide)
     with pytest.raises(ValueError, match="up to 300 leaves"):
-        Decoder(
-            runtime("Llama", max_position_embeddings=640),
-            DraftModel(language_model),
-            DySpecGreedy(budget=300),
-        )
+        Decoder(runtime("Llama", max_position_embeddings=640), DraftModel(language_model), DySpecGreedy(budget=300))
     assert Chain(256).max_leaves == 1

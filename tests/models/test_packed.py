@@ -110,11 +110,7 @@ def test_a_draft_of_another_origin_runs_compiled():
     ("target", "dtype", "sentence"),
     [
         ("stdlib", "bfloat16", "mode 'packed' needs a GGUF file as the target, in bfloat16"),
-        (
-            written("Llama", "q8_0", **SIZES),
-            "float32",
-            "mode 'packed' needs a GGUF file as the target, in bfloat16",
-        ),
+        (written("Llama", "q8_0", **SIZES), "float32", "mode 'packed' needs a GGUF file as the target, in bfloat16"),
     ],
     ids=["no file", "float32"],
 )

@@ -78,11 +78,7 @@ def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path, ordina
     ("arguments", "key", "sentence"),
     [
         ({"device_map": "tensor-parallel"}, "device_map", "at least two processes: start them with torchrun"),
-        (
-            {"device_map": "atuo"},
-            "device_map",
-            "device_map must be a placement .* got 'atuo'; did you mean 'auto'?",
-        ),
+        ({"device_map": "atuo"}, "device_map", "device_map must be a placement .* got 'atuo'; did you mean 'auto'?"),
         ({"device_map": "auto", "mode": "compiled"}, "mode", "if a device_map spreads the target"),
         ({"offload_folder": "/tmp/x"}, "offload_folder", "without a device_map"),
     ],

@@ -57,14 +57,8 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     [
         ({}, "dropped 1 of 3 nodes; vLLM's environment needs specexp"),
         ({"controller": {"class_path": "Heuristic"}}, "dropped 1 of 3 nodes; vLLM's"),
-        (
-            {"drafter": {"class_path": "TokenRecycling"}},
-            "nodes and the target's candidates (TokenRecycling learns the",
-        ),
-        (
-            {"controller": {"class_path": "QLearning", "init_args": {"reward": "useful"}}},
-            "the QLearning controller",
-        ),
+        ({"drafter": {"class_path": "TokenRecycling"}}, "nodes and the target's candidates (TokenRecycling learns the"),
+        ({"controller": {"class_path": "QLearning", "init_args": {"reward": "useful"}}}, "the QLearning controller"),
     ],
 )
 def test_vllm_gets_the_artifact_if_its_parts_draft_from_tokens_alone(parts, dropped, tuned) -> None:

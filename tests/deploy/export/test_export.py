@@ -34,12 +34,7 @@ def test_a_generation_config_keeps_the_best_chain_and_the_other_keys_of_the_file
     assert main([str(paper.folder), "--to", "hf-generation-config", "--output", str(file)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{file}\n"
-    words = (
-        "best chain, of length 6",
-        "74 of 80 nodes",
-        "draft's folder",
-        "; written for transformers 5.23\n",
-    )
+    words = ("best chain, of length 6", "74 of 80 nodes", "draft's folder", "; written for transformers 5.23\n")
     assert all(one in err for one in words)
     config = GenerationConfig.from_pretrained(file.parent)
     assert (config.num_assistant_tokens, config.eos_token_id) == (6, [1, 2])
@@ -111,17 +106,11 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
         (["{tree}/v9", "--to", "hf-generation-config"], "no such artifact folder"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}"], "must be a file, got the folder"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/best.json/x"], "cannot be written"),
-        (
-            ["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"],
-            "is not a JSON object",
-        ),
+        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"], "is not a JSON object"),
         (["{matrix}", "--to", "sglang"], "'adjacency-matrix' cannot be exported to sglang"),
         (["{matrix}", "--to", "vllm"], "the artifact records no builder"),
         (["{tree}/v1", "--to", "hf"], "--to hf takes a model or a head, got the artifact"),
-        (
-            ["smollm2:eagle3", "--to", "vllm"],
-            "is a draft head, not an artifact: python -m specexp.export",
-        ),
+        (["smollm2:eagle3", "--to", "vllm"], "is a draft head, not an artifact: python -m specexp.export"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -279,10 +279,7 @@ def test_stopping_criteria_end_each_row_of_a_schedule(llama, prompt, schedule):
     [
         ({"num_beams": 2}, "num_beams=2 is not supported"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1, 1]])}, "must be padded on the left"),
-        (
-            {"streamer": SimpleNamespace(put=print)},
-            "streamer is not supported for an artifact with a schedule",
-        ),
+        ({"streamer": SimpleNamespace(put=print)}, "streamer is not supported for an artifact with a schedule"),
     ],
 )
 def test_a_schedule_refuses_an_impossible_call_in_one_sentence(llama, prompt, schedule, given, message):

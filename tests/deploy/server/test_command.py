@@ -90,8 +90,7 @@ def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_f
 
 
 @pytest.mark.parametrize(
-    ("settings", "budget"),
-    [({"lanes": 2}, True), ({"lanes": 1}, False), ({"lanes": 2, "deterministic": True}, False)],
+    ("settings", "budget"), [({"lanes": 2}, True), ({"lanes": 1}, False), ({"lanes": 2, "deterministic": True}, False)]
 )
 def test_drafts_adapt_to_the_load_unless_outputs_are_alone_or_deterministic(model_folder, tmp_path, settings, budget):
     pair = load_pair(model_folder, target_dtype="float32", mode="eager")

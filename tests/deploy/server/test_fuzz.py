@@ -31,12 +31,7 @@ def body(random):
     """A request with some fields that are odd, missing or of another route; now and then no JSON at all."""
     if random.random() < 0.15:
         return random.choice(RAW)
-    request = {
-        "model": "tiny",
-        "max_tokens": 2,
-        "prompt": "a",
-        "messages": [{"role": "user", "content": "a"}],
-    }
+    request = {"model": "tiny", "max_tokens": 2, "prompt": "a", "messages": [{"role": "user", "content": "a"}]}
     for _ in range(random.randrange(3)):
         request.pop(random.choice(("model", "prompt", "messages")), None)
     for _ in range(random.randrange(1, 4)):

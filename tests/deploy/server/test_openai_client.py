@@ -38,11 +38,7 @@ def test_a_completion_equals_plain_generate(client, tiny):
     answer = complete(client, max_tokens=40)
     assert answer.choices[0].text == generated(tiny, PROMPT, 40)[1]
     assert answer.choices[0].finish_reason in ("length", "stop")
-    assert (answer.object, answer.model, answer.usage.prompt_tokens) == (
-        "text_completion",
-        "tiny",
-        len(PROMPT),
-    )
+    assert (answer.object, answer.model, answer.usage.prompt_tokens) == ("text_completion", "tiny", len(PROMPT))
     assert 0 < answer.usage.completion_tokens <= 40
 
 

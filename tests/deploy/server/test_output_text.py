@@ -37,11 +37,7 @@ def test_pieces_of_several_tokens_together_are_the_text(text, sizes):
     assert "".join([*pieces, written.rest()]) == text
 
 
-@given(
-    st.text("abé", max_size=20),
-    st.lists(st.text("abé", min_size=1, max_size=4), max_size=3),
-    st.integers(1, 5),
-)
+@given(st.text("abé", max_size=20), st.lists(st.text("abé", min_size=1, max_size=4), max_size=3), st.integers(1, 5))
 def test_the_text_ends_in_front_of_the_first_stop_string(given_text, stop, taken_every):
     text = given_text
     ends = [text[:end] for end in range(len(text) + 1) if any(text[:end].endswith(one) for one in stop)]

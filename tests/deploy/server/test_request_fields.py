@@ -36,10 +36,7 @@ def text_of(answer):
     ("fields", "settings"),
     [
         ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        (
-            {"presence_penalty": 1.5, "frequency_penalty": -0.5},
-            {"logits_processor": [CountPenalties(19, 1.5, -0.5)]},
-        ),
+        ({"presence_penalty": 1.5, "frequency_penalty": -0.5}, {"logits_processor": [CountPenalties(19, 1.5, -0.5)]}),
         ({"logit_bias": {"65": 3, "66": 2.5}}, {"sequence_bias": [[[65], 3.0], [[66], 2.5]]}),
         ({"ignore_eos": True}, {"eos_token_id": None}),
         ({"min_tokens": 30}, {"min_new_tokens": 30}),
@@ -240,10 +237,7 @@ def test_template_arguments_come_from_the_server_and_the_request(ids, served, ti
         ({"enable_thinking": False}, "did you mean 'chat_template_kwargs'?"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content must be a text, got null"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content must be a text, got 3"),
-        (
-            {"continue_final_message": True},
-            "continue_final_message must be false if the last message has the role",
-        ),
+        ({"continue_final_message": True}, "continue_final_message must be false if the last message has the role"),
         ({"max_completion_tokens": 5}, "must not differ, got 12 and 5"),
         ({"images": []}, "images is unknown; allowed are"),
         ({"system": "Be brief"}, "system is unknown; allowed are"),

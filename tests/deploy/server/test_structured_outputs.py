@@ -10,10 +10,7 @@ from .conftest import chunks_of
 
 SCHEMA = {
     "type": "object",
-    "properties": {
-        "size": {"enum": ["small", "large"]},
-        "count": {"type": "integer", "minimum": 0, "maximum": 99},
-    },
+    "properties": {"size": {"enum": ["small", "large"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
     "required": ["size", "count"],
     "additionalProperties": False,
 }
@@ -21,12 +18,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "size", "strict": True, "
 
 
 def ask(address, **fields):
-    body = {
-        "messages": [{"role": "user", "content": "How large?"}],
-        "temperature": 0,
-        "max_tokens": 120,
-        **fields,
-    }
+    body = {"messages": [{"role": "user", "content": "How large?"}], "temperature": 0, "max_tokens": 120, **fields}
     return httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
 
 
@@ -60,11 +52,7 @@ def test_vllms_field_takes_other_forms(address, spec, texts):
 
 
 def test_penalties_apply_to_what_is_allowed(address):
-    fields = {
-        "structured_outputs": {"choice": ["aaaa", "bbbb"]},
-        "frequency_penalty": 2,
-        "presence_penalty": 2,
-    }
+    fields = {"structured_outputs": {"choice": ["aaaa", "bbbb"]}, "frequency_penalty": 2, "presence_penalty": 2}
     assert text_of(ask(address, **fields)) in {"aaaa", "bbbb"}
 
 
@@ -88,11 +76,7 @@ NESTED = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems":
         ),
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed group"),
         ({"structured_outputs": {"yaml": "a"}}, "structured_outputs", "exactly one of the keys"),
-        (
-            {"structured_outputs": {"regex": "a"}, "response_format": FORM},
-            "response_format",
-            "must be left out",
-        ),
+        ({"structured_outputs": {"regex": "a"}, "response_format": FORM}, "response_format", "must be left out"),
         ({"structured_outputs": {"regex": "a"}, "min_tokens": 3}, "min_tokens", "must be left out"),
     ],
 )

@@ -28,11 +28,7 @@ TIMER = {
     "required": ["minutes"],
     "additionalProperties": False,
 }
-SCHEMAS = {
-    "get_weather": WEATHER,
-    "set_timer": TIMER,
-    "stop": {"type": "object", "additionalProperties": False},
-}
+SCHEMAS = {"get_weather": WEATHER, "set_timer": TIMER, "stop": {"type": "object", "additionalProperties": False}}
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": schema}}
     for name, schema in SCHEMAS.items()
@@ -114,11 +110,7 @@ TEXTS = {
     "two calls": (f"{F}\n{G}", "", [("f", {}), ("g", {"é": [1]})]),
     "text behind a call": (f"{F}\n That is \n all.", "That is \n all.", [("f", {})]),
     "no JSON": ("<tool_call>{name: f}</tool_call> So", "<tool_call>{name: f}</tool_call> So", []),
-    "no JSON, then a call": (
-        f"<tool_call>f()</tool_call>\n{G}",
-        "<tool_call>f()</tool_call>\n",
-        [("g", {"é": [1]})],
-    ),
+    "no JSON, then a call": (f"<tool_call>f()</tool_call>\n{G}", "<tool_call>f()</tool_call>\n", [("g", {"é": [1]})]),
     "no object": ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
     "not closed": ('<tool_call>{"name": "f"}', "", [("f", {})]),
     "cut": ('So <tool_call>{"name": "f", "argu', 'So <tool_call>{"name": "f", "argu', []),
@@ -203,11 +195,7 @@ def with_parameters(schema):
     ("fields", "key", "words"),
     [
         ({"tool_choice": "always"}, "tool_choice", "must be"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-            "tool_choice.function.name",
-            "got 'f'",
-        ),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.function.name", "got 'f'"),
         ({"tools": [{"type": "function"}]}, "tools.0.function", "is missing"),
         (
             {"tools": [{"function": {"name": "no good"}}]},
@@ -215,16 +203,9 @@ def with_parameters(schema):
             "must be a text that matches '^[A-Za-z0-9_-]{1,64}$', got 'no good'",
         ),
         ({"tools": [], "tool_choice": "required"}, "tools", "must not be empty"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format", "left out"),
         (
-            {"tool_choice": "required", "response_format": {"type": "json_object"}},
-            "response_format",
-            "left out",
-        ),
-        (
-            {
-                "tool_choice": "required",
-                "tools": with_parameters({"properties": {"a": {"uniqueItems": True}}}),
-            },
+            {"tool_choice": "required", "tools": with_parameters({"properties": {"a": {"uniqueItems": True}}})},
             "tools.1.function.parameters.properties.a",
             "uniqueItems",
         ),
