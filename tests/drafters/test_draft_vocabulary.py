@@ -34,12 +34,8 @@ def reduced(**options):
     return DraftModel(small_model("Qwen3"), vocabulary=file(), **options)
 
 
-class Recordable(OnLlama):
-    recordable = True
-
-
-TestDraftModel = contract_of(DrawingDrafterContract, reduced, Recordable)
-TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: reduced(coupled=True), Recordable))
+TestDraftModel = contract_of(DrawingDrafterContract, reduced, OnLlama)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: reduced(coupled=True), OnLlama))
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(eagle_head(), vocabulary=file()), OnLlama)
 TestMedusa = contract_of(DrawingDrafterContract, lambda: Medusa(medusa_head(), vocabulary=file()), OnLlama)
 

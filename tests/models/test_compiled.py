@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,9 +91,17 @@ def test_an_interrupted_check_restores_the_windows_and_is_repeated(monkeypatch: 
     torch.testing.assert_close(logits[-1], model(torch.tensor([prompt])).logits[0, -1], rtol=0, atol=1e-4)
 
 
-def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    library.cache_clear()
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder of compiled libraries, which has not been made yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library.cache_clear()
+    yield tmp_path / "specexp" / "kernels"
+    library.cache_clear()
+
+
+@pytest.mark.usefixtures("cache")
+def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
     model = build("Llama", LLAMA, dtype=torch.float32)
@@ -104,35 +113,28 @@ def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ):
         runtime_of(model, "compiled")
     assert isinstance(runtime_of(model, "auto"), LanguageModel)
-    library.cache_clear()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
 def test_a_library_in_a_folder_that_others_can_write_is_not_loaded(
-    mode: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mode: int, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
-    folder = tmp_path / "specexp" / "kernels"
-    folder.mkdir(parents=True)
-    folder.chmod(mode)
-    library.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache.mkdir(parents=True)
+    cache.chmod(mode)
     monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
     model = build("Llama", LLAMA, dtype=torch.float32)
     with pytest.raises(CannotCompileError, match="kernels belongs to another user or can be written by one"):
         runtime_of(model, "compiled")
     assert isinstance(runtime_of(model, "auto"), LanguageModel)
-    library.cache_clear()
 
 
-def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "planted.cpp"
     source.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kernels, "_key", lambda *given: "key")
     monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
-    folder = tmp_path / "specexp" / "kernels"
-    folder.mkdir(mode=0o700, parents=True)
-    planted = folder / "planted-key.so"
+    cache.mkdir(mode=0o700, parents=True)
+    planted = cache / "planted-key.so"
     planted.touch(mode=0o700)
     planted.chmod(0o722)
     with pytest.raises(CannotCompileError, match=r"planted-key\.so belongs to another user or can be"):
@@ -146,17 +148,15 @@ def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch
         library(source)
 
 
-def test_the_folder_of_libraries_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_of_libraries_is_private(cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "empty.cpp"
     source.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = os.umask(0o002)
     try:
         library(source)
     finally:
         os.umask(before)
-    kept = [tmp_path / "specexp" / "kernels", *(tmp_path / "specexp" / "kernels").iterdir()]
-    assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
+    assert [path.stat().st_mode & 0o777 for path in (cache, *cache.iterdir())] == [0o700, 0o700]
 
 
 def test_every_source_file_is_part_of_the_key(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_few_libraries_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-old-*"))) == 12  # another machine may share the folder
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("wrapper", ["", "env "], ids=["options", "a wrapper"])
 def test_a_compiler_may_have_options_and_a_wrapper(wrapper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", f"{wrapper}g++ -O0 -DANSWER=42")
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int answer() { return ANSWER; }\n')
