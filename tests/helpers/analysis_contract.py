@@ -33,14 +33,7 @@ PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) f
 
 
 class AnalysisContract(ABC):
-    """Base class for analysis tests. Subclasses define :meth:`make_analysis`; pytest then collects the tests.
-
-    Example::
-
-        class TestTreeSizes(AnalysisContract):
-            def make_analysis(self):
-                return TreeSizes()
-    """
+    """Base class for analysis tests. Subclasses define :meth:`make_analysis`; pytest then collects the tests."""
 
     @abstractmethod
     def make_analysis(self) -> Analysis:

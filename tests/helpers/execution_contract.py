@@ -134,13 +134,6 @@ class ExecutionContract:
     Attributes:
         concurrent: whether several sequences are decoded at once, so that the order in which they update shared state
             depends on timing.
-
-    Example::
-
-        class TestInTurns(DraftingExecutionContract):
-            @pytest.fixture
-            def execution(self):
-                return InTurns(n=2)
     """
 
     concurrent: ClassVar[bool] = True

@@ -68,14 +68,7 @@ def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int],
 
 
 class SearchContract(ABC):
-    """Base class for search tests. Subclasses define :meth:`make_search`; pytest then collects the tests.
-
-    Example::
-
-        class TestBeam(SearchContract):
-            def make_search(self):
-                return Beam(width=3)
-    """
+    """Base class for search tests. Subclasses define :meth:`make_search`; pytest then collects the tests."""
 
     @abstractmethod
     def make_search(self) -> Search:

@@ -18,19 +18,6 @@ class TaskContract(ABC):
     """Base class for task tests. Subclasses define the fixture ``task``, :meth:`solution` and :meth:`evaluations`.
 
     The task must be loadable in the test; a small local file is enough.
-
-    Example::
-
-        class TestRiddles(TaskContract):
-            @pytest.fixture
-            def task(self, tmp_path):
-                return Riddles(write_small_file(tmp_path))
-
-            def solution(self, item):
-                return ["It has hands but no arms.", item.reference[0]]
-
-            def evaluations(self):
-                return {"good": 10.0, "bad": 1.0}
     """
 
     @abstractmethod
