@@ -221,25 +221,19 @@ def test_a_model_with_moved_memory_decodes_as_before() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_pass_computes_the_best_tokens_of_a_greedy_request(dtype: torch.dtype) -> None:
+def test_equal_logits_are_ranked_by_token_and_broken_ones_give_broken_scores(dtype: torch.dtype) -> None:
     model = build("Llama", {**LLAMA, "vocab_size": 501}, dtype=dtype)
     runtime, tree = CompiledModel(model), TokenTree(TreeShape([-1, 0, 0], [-1, 0, 1]), np.array([3, 4, 5]))
-    context = Context([1, 2, 3])
     runtime.prefill(0, [1, 2])
-    runtime.prefill(1, [7, 2])
-    runtime.request_tokens(1, TokenRequest(context, Greedy(), learned=8))
-    result = runtime.tree_pass([0, 1], [tree, tree])
-    logits, (none, computed) = result.logits[1], result.tokens
-    assert none is None
-    assert computed.tokens.tolist() == logits.float().numpy().argmax(1).tolist()
-    assert computed.top is not None
-    order = np.argsort(-logits.float().numpy(), axis=1, kind="stable")[:, :8]
-    assert computed.top[0].tolist() == order.tolist()
-    assert np.array_equal(computed.top[1], np.take_along_axis(logits.float().numpy(), order, 1))
+    runtime.request_tokens(0, TokenRequest(Context([1, 2, 3]), Greedy(), learned=8))
+    result = runtime.tree_pass([0], [tree])
+    best = np.argsort(-result.logits[0].float().numpy(), axis=1, kind="stable")[:, :8]
+    assert result.tokens[0].tokens.tolist() == best[:, 0].tolist()
+    assert result.tokens[0].top[0].tolist() == best.tolist()
     with torch.no_grad():
         model.lm_head.weight[9] = torch.nan
-    runtime.prefill(1, [])
-    assert np.isnan(runtime.tree_pass([1], [tree]).tokens[0].scores).all()
+    runtime.prefill(0, [])
+    assert np.isnan(runtime.tree_pass([0], [tree]).tokens[0].scores).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
