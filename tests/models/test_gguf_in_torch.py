@@ -215,7 +215,10 @@ def test_a_folder_that_a_killed_process_left_is_removed(cache):
         (lambda file: file.write_text("hello"), "is not a GGUF file: it does not begin with GGUF"),
         (lambda file: edited(written("Llama"), file, architecture="olmo2"), "architecture olmo2 is not supported yet"),
         (lambda file: edited(written("Llama"), file, architecture="rwkv6"), "architecture rwkv6 is not supported yet"),
-        (lambda file: edited(written("Llama"), file, architecture="mamba"), "do not have the shapes of a mamba model"),
+        (
+            lambda file: edited(written("Llama"), file, **{"llama.feed_forward_length": 40}),
+            "the shapes of a llama model",
+        ),
         (lambda file: file.write_bytes(stretched().read_bytes()), "its rotary positions are scaled, so only"),
     ],
     ids=["truncated", "text", "family", "architecture", "shapes", "stretched"],
