@@ -73,7 +73,7 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
         ArtifactError: an artifact cannot be written.
     """
     quiet_libraries()
-    use_threads(config)
+    use_threads(config.generation.threads)
     pair = build_pair(config)
     section, name = config.get("profile"), config.name
     prompts = load_prompts(config, pair).prompts[: section["prompts"]]
@@ -91,7 +91,8 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
     profiled = [save_profile(config, timed, prompts) for timed in contest.backends]
     checks = [check for one in profiled for check in one.checks]
     found = report(contest, checks, [one.artifact for one in profiled])
-    publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
+    tracker = tracker_of(config.tracking, config.pair, name, folder)
+    publish(found, folder, tracker, console, kind="profile", config=config.to_dict())
 
 
 def contest_of(

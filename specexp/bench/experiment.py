@@ -287,8 +287,8 @@ def rehearse(config: Config) -> LiveBackend:
     from specexp.bench.trainer import build_trainer
 
     check_tasks(config)
-    if config.get("trainer"):  # importing Lightning takes seconds
-        build_trainer(config)
+    if given := config.get("trainer"):  # importing Lightning takes seconds
+        build_trainer(given, config.checker)
     pair = build_outline(config)
     prompts = load_prompts(config, pair).prompts
     backend = LiveBackend.of(config, pair)
@@ -309,17 +309,17 @@ def rehearse(config: Config) -> LiveBackend:
     return backend
 
 
-def use_threads(config: Config) -> None:
-    """Make torch use ``generation.threads`` threads if this is set."""
+def use_threads(threads: int | None) -> None:
+    """Make torch use this number of threads if it is set."""
     import torch
 
-    if (threads := config.generation.threads) is not None:
+    if threads is not None:
         torch.set_num_threads(threads)
 
 
-def warn_of_load(config: Config) -> None:
-    """Print a warning if times are measured on a machine that was busy during the last minute."""
-    if config.get("latency") is None and (load := high_load()):
+def warn_of_load() -> None:
+    """Print a warning if the machine on which times are measured was busy during the last minute."""
+    if load := high_load():
         cores = counted(usable_cores().number, "core")
         print(
             f"warning: the machine was busy in the last minute (load {load:.1f} on {cores}): if it "

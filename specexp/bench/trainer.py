@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.base.checked import import_object
 from specexp.base.messages import first_line
-from specexp.config import Config
-from specexp.config.check import announce_import
+from specexp.config.check import Checker, announce_import
 
 if TYPE_CHECKING:
     from lightning import Trainer
 
 
-def build_trainer(config: Config, **overrides: Any) -> Trainer:
-    """Return the Trainer for the section ``trainer:``, by default without Lightning's logs and checkpoints.
+def build_trainer(given: Mapping[str, Any], checker: Checker, **overrides: Any) -> Trainer:
+    """Return the Trainer for the section ``trainer:`` (``given``), by default without Lightning's logs and checkpoints.
 
     ``overrides`` take precedence over the file. Raises ConfigError if Lightning rejects an argument or if an object
     with a ``class_path`` cannot be made.
@@ -28,23 +27,23 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     # pair.device places the models; the Trainer moves nothing
-    settings = {"accelerator": "cpu", **quiet, **config.get("trainer"), **overrides}
+    settings = {"accelerator": "cpu", **quiet, **given, **overrides}
     # a shell's SLURM variables concern other processes
     settings.setdefault("plugins", [LightningEnvironment()])
     quiet_libraries()
     for name, value in settings.items():
-        _check_value(name, value, config)
-    where = f"{config.source_of(('trainer',))}: trainer"
+        _check_value(name, value, checker)
+    where = f"{checker.source_of(('trainer',))}: trainer"
     try:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
         why = first_line(error)
         # the argument that the error names
-        named = [name for name in config.get("trainer") if name in why.lower()]
-        raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
+        named = [name for name in given if name in why.lower()]
+        raise checker.error(("trainer", *named[:1]), f": {why}") from error
 
 
-def _check_value(name: str, value: Any, config: Config) -> None:
+def _check_value(name: str, value: Any, checker: Checker) -> None:
     """Raise ConfigError for values that would make Lightning fail later or skip prompts."""
     items = value if isinstance(value, list) else [value]
     simple = any(isinstance(item, str | int | float) for item in items)
@@ -60,7 +59,7 @@ def _check_value(name: str, value: Any, config: Config) -> None:
         allowed = "false (data.max_prompts limits the prompts)"
     else:
         return
-    raise config.checker.error(("trainer", name), f" must be {allowed}, got {value!r}")
+    raise checker.error(("trainer", name), f" must be {allowed}, got {value!r}")
 
 
 @contextmanager

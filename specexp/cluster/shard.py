@@ -17,7 +17,6 @@ from specexp.artifacts.atomic_write import held
 from specexp.base.messages import counted
 from specexp.cluster.launch import USAGE, ClusterOptions, run_workers, take_options
 from specexp.config.command import STARTS_OVER, fail, run_command
-from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 SHARDS = ".shards"
@@ -112,19 +111,25 @@ def forget_shards(whole: Path) -> None:
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
-def run_shards(command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config) -> int:
+def run_shards(
+    command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, device: str, threads: int | None
+) -> int:
     """Run one worker per shard; the last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
-    ``command`` is the module to run, such as ``specexp.record``, ``typed`` its arguments without the worker options,
-    and ``whole`` the folder of the result, which all machines must share.
+    Args:
+        command: The module to run, such as ``specexp.record``.
+        typed: The command's arguments without the worker options.
+        whole: Folder of the result, which all machines must share.
+        device: The torch device of the models.
+        threads: Number of CPU threads of each worker; None for one core.
     """
     start = (sys.executable, "-m", command, *typed)
     run = partial(
         run_workers,
         options,
         folder=whole.parent / f".{whole.name}-workers",  # not inside ``whole``, which must be empty at first
-        gpus=options.gpus_on(config.pair.device),
-        threads=config.generation.threads or 1,
+        gpus=options.gpus_on(device),
+        threads=threads or 1,
     )
     count = options.workers
     status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})

@@ -108,7 +108,7 @@ def _act(
     if not is_replayed(config):
         check_rows(config)
     folder = config.output / config.name
-    check_run_folder(config, folder)
+    check_run_folder(folder, config.checker)
     missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]
     if dry_run:
         _rehearse(config)
@@ -118,7 +118,7 @@ def _act(
     if dry_run:
         return 0
     if cluster is not None:
-        return run_shards("specexp.run", typed, cluster, folder, config)
+        return run_shards("specexp.run", typed, cluster, folder, config.pair.device, config.generation.threads)
     if shard is None:
         return _exit_code(config, run(config))
     # a restarted worker may find its shard already decoded
@@ -148,7 +148,7 @@ def _rehearse(config: Config) -> None:
         return
     from specexp.replay.backend import open_replay
 
-    build_trainer(config)
+    build_trainer(config.get("trainer"), config.checker)
     experiment.build_experiment(config, open_replay(config)[0])
 
 
@@ -170,11 +170,12 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     from specexp.report.publish import publish, tracked_config, tracker_of
 
     folder = config.output / config.name
-    warn_of_load(config)
+    if config.get("latency") is None:
+        warn_of_load()
     with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
         with restated(OSError, lambda error: unwritable(config, folder, error)):
             held.enter_context(sole_writer(folder))
-        if sentence := replaced_results(config, folder):
+        if sentence := replaced_results(config.to_dict(), folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)
         if shards := shards_in(folder):  # decoded by several workers, of which this process is the last
@@ -185,7 +186,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         found = report(config, experiment, records, data, backend.tokenizer, exact)
         if AGAIN in {record.arm for record in records}:
             found = replace(found, next_steps={})  # nothing follows from a comparison with itself
-        publish(found, folder, tracker_of(config, config.name, folder), config=tracked_config(config))
+        tracker = tracker_of(config.tracking, config.pair, config.name, folder)
+        publish(found, folder, tracker, config=tracked_config(config.to_dict()))
         forget_shards(folder)
     return records if exact is None else [*records, *exact.records]
 
@@ -198,7 +200,7 @@ def _opened(
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
 
     check_tasks(config)
-    trainer = build_trainer(config)
+    trainer = build_trainer(config.get("trainer"), config.checker)
     backend: Backend
     live: ServedBackend | None = None
     if is_replayed(config):
@@ -252,7 +254,7 @@ def _decode(
     from specexp.bench.module import EvaluationModule
     from specexp.data.workload import PROMPTS
 
-    use_threads(config)
+    use_threads(config.generation.threads)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
         earlier.unlink(missing_ok=True)
     # a group decodes all samples of a prompt at once; a task item has its own sequences

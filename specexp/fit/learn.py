@@ -68,7 +68,7 @@ def learn(config: Config) -> ControllerLearning:
 
     section, name = config.fit, config.name
     assert section is not None
-    use_threads(config)
+    use_threads(config.generation.threads)
     backend: Backend
     if is_replayed(config):
         from specexp.replay.backend import open_replay
@@ -107,7 +107,7 @@ def learn(config: Config) -> ControllerLearning:
         project = project_of(config.tracking.project)
         take_over(config.tracking.project)
         arguments["logger"] = WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
-    trainer = build_trainer(config, **arguments)
+    trainer = build_trainer(config.get("trainer"), config.checker, **arguments)
     run(trainer, module, folder, train_dataloaders=data.loader())
     return module
 

@@ -114,8 +114,9 @@ def run(config: Config) -> Profiled:
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     quiet_libraries()
-    warn_of_load(config)
-    use_threads(config)
+    if config.get("latency") is None:
+        warn_of_load()
+    use_threads(config.generation.threads)
     pair = build_pair(config)
     section, name = config.profile, config.name
     prompts = load_prompts(config, pair).prompts[: section.prompts]
@@ -125,8 +126,8 @@ def run(config: Config) -> Profiled:
     samples = [*timed.passes.values()]
     measure(config, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
     profiled = save_profile(config, timed, prompts)
-    tracker = tracker_of(config, name, folder)
-    publish(report(*profiled), folder, tracker, console, kind="profile", config=tracked_config(config))
+    tracker = tracker_of(config.tracking, config.pair, name, folder)
+    publish(report(*profiled), folder, tracker, console, kind="profile", config=tracked_config(config.to_dict()))
     current_result().artifact = str(profiled.artifact.folder)
     current_result().next = next_step(config, profiled.artifact.folder)
     return profiled

@@ -22,8 +22,10 @@ from specexp.artifacts.environment import device_name, machine_line, package_ver
 from specexp.artifacts.store import BEST_TREE
 from specexp.base.kernels import cache_folder
 from specexp.base.messages import counted
-from specexp.config import CommandError, Config, ConfigError
+from specexp.config import CommandError, ConfigError
+from specexp.config.check import Checker
 from specexp.config.command import current_result
+from specexp.config.schema import Pair, Tracking
 from specexp.models.smollm2 import described
 from specexp.report.table import Table
 from specexp.tracking.tracker import TrackedRun, Tracker
@@ -249,17 +251,15 @@ def _chart_library() -> Markup:
     return Markup(file.read_text(encoding="utf-8"))
 
 
-def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
+def tracker_of(tracking: Tracking, pair: Pair, name: str, folder: str | Path) -> Tracker:
     """Return a command's W&B tracker as configured in the ``tracking`` section, with tags for model and device."""
-    tracking = config.tracking.model_dump()
-    model = Path(config.pair.target).name
-    tags = dict.fromkeys([*tracking.pop("tags"), model, config.pair.device])
-    return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **tracking)
+    given = tracking.model_dump()
+    tags = dict.fromkeys([*given.pop("tags"), Path(pair.target).name, pair.device])
+    return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **given)
 
 
-def tracked_config(config: Config) -> dict[str, Any]:
-    """Return the configuration plus values for comparing tracked runs: model, data, parts, device and versions."""
-    whole = config.to_dict()
+def tracked_config(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration's values, and more for comparing tracked runs: model, data, parts, device and versions."""
     device, prompts = whole["pair"]["device"], whole["data"]["prompts"]
     return {
         **whole,
@@ -343,18 +343,18 @@ def sole_writer(
                 path.rmdir()
 
 
-def check_run_folder(config: Config, folder: Path) -> None:
+def check_run_folder(folder: Path, checker: Checker) -> None:
     """Raise ConfigError if a run would replace the results of a study."""
     if is_study(folder):
-        raise _holds(config, folder, "the results of a sweep")
+        raise _holds(folder, "the results of a sweep", checker)
 
 
-def check_study_folder(config: Config, folder: Path) -> None:
+def check_study_folder(folder: Path, checker: Checker) -> None:
     """Raise ConfigError if a study would replace the results of another command."""
     if (folder / RECORDS).exists():
-        raise _holds(config, folder, "the results of a run")
+        raise _holds(folder, "the results of a run", checker)
     if (folder / PAGE).exists() and not is_study(folder):
-        raise _holds(config, folder, "the results of another command")
+        raise _holds(folder, "the results of another command", checker)
 
 
 def is_study(folder: Path) -> bool:
@@ -362,29 +362,29 @@ def is_study(folder: Path) -> bool:
     return any((folder / name).exists() for name in OF_A_STUDY)
 
 
-def _holds(config: Config, folder: Path, what: str) -> ConfigError:
+def _holds(folder: Path, what: str, checker: Checker) -> ConfigError:
     advice = "choose another name (--name NEW), or remove that folder"
-    return config.checker.error(("name",), f": {folder} already holds {what}; {advice}")
+    return checker.error(("name",), f": {folder} already holds {what}; {advice}")
 
 
-def replaced_results(config: Config, folder: Path) -> str | None:
+def replaced_results(whole: Mapping[str, Any], folder: Path) -> str | None:
     """Return a notice that a run replaces finished results, or None if they come from the same experiment."""
     if not (folder / PAGE).exists():
         return None  # no earlier run has finished
     owner = "another command"
     if (folder / RECORDS).exists():
-        key = changed_key(config, folder)
+        key = changed_key(whole, folder)
         if not key:
             return None
         owner = f"an earlier run ({key} differs)"
     return f"This run replaces the results of {owner} in {folder}; --name NEW keeps both."
 
 
-def changed_key(config: Config, folder: Path, leave_out: Sequence[str] = _NOT_COMPARED) -> str:
-    """Return the first dotted key that differs from the configuration saved in a folder; empty if none does."""
+def changed_key(whole: Mapping[str, Any], folder: Path, leave_out: Sequence[str] = _NOT_COMPARED) -> str:
+    """Return the first dotted key whose value differs from the one saved in a folder; empty if none does."""
     earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     shared = dict.fromkeys(leave_out)
-    return _difference({**earlier, **shared}, {**config.to_dict(), **shared})
+    return _difference({**earlier, **shared}, {**whole, **shared})
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:

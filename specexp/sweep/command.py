@@ -122,7 +122,7 @@ def read_sweep(config: Config) -> StudyConfig:
 def _check_folders(config: StudyConfig) -> None:
     """Raise ConfigError if a folder cannot be written, or holds the results or the alias ``best`` of another study."""
     check_here(config, "sweep.export.to")
-    check_study_folder(config, config.folder)
+    check_study_folder(config.folder, config.checker)
     if config.sweep.export is None:
         return
     folder = config.sweep.export.to

@@ -243,7 +243,7 @@ def _track(study: PreparedStudy, report: Report, exported: Exported, confirmatio
     faster = exported.now is not None and exported.now.trial is not None
     title, aliases = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
     artifacts = [Attached(one.folder, title, one.kind, aliases) for one in exported.written]
-    setting = {**tracked_config(config), "method": method_of(config, winner)}
+    setting = {**tracked_config(config.to_dict()), "method": method_of(config, winner)}
     with study.tracker.run(name, job_type=STUDY, config=setting) as run:
         objectives = list(study.settings.objectives)
         run.table("trials", [trial_row(one, objectives) for one in study.trials.get_trials(deepcopy=False)])

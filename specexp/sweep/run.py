@@ -56,7 +56,7 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
     say = partial(console.print, highlight=False, soft_wrap=True)
     with _errors_in_one_sentence(settings):
         check_sampler(settings, config.checker)
-        tracker = tracker_of(config, config.name, config.folder)
+        tracker = tracker_of(config.tracking, config.pair, config.name, config.folder)
         process = OneProcess(config, settings)
         if settings.storage is not None:
             from specexp.sweep.workers import Workers
@@ -118,8 +118,9 @@ def prepare(
     """
     config = process.config
     say = partial(console.print, highlight=False, soft_wrap=True)
-    warn_of_load(config)
-    use_threads(config)
+    if config.get("latency") is None:
+        warn_of_load()
+    use_threads(config.generation.threads)
     bench = open_bench(config)
     check_stages(bench)
     possible, impossible = without_impossible(bench)
@@ -163,7 +164,7 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
     bench = study.bench
     settings = study.settings
     objectives = list(settings.objectives)
-    setting = tracked_config(study.config)
+    setting = tracked_config(study.config.to_dict())
 
     def after(trial: FrozenTrial) -> None:
         if bench.tracks_trials:

@@ -41,7 +41,7 @@ def verify_engine(config: Config) -> EndpointReport:
     from specexp.engines.served_arm import EnginePool
 
     engine = engine_to_verify(config)
-    use_threads(config)
+    use_threads(config.generation.threads)
     pair = build_pair(config)
     prompts = load_prompts(config, pair).prompts
     exact: ModelPair | None = pair

@@ -166,7 +166,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     prompts = load_prompts(config, backend.pair).prompts
     folder = folder_of(given)
     save_resolved(config, folder)
-    use_threads(config)
+    use_threads(config.generation.threads)
     console = terminal(180)
     with StageBar(console) as bar:
         found = _verify(config, claims, backend, prompts, skipped, bar)

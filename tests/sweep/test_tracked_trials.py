@@ -55,7 +55,7 @@ def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
 def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_password(tmp_path):
     (tmp_path / "mine.yaml").write_text(FILE)
     config = load_config(tmp_path / "mine.yaml")
-    setting = tracked_config(config)
+    setting = tracked_config(config.to_dict())
     assert {"pair", "verifier", "data", "generation", "device_name"} <= setting.keys()
     assert (setting["model"], setting["device"]) == ("stdlib", "cpu")
     assert setting["verifier"]["class_path"].endswith("KeyedSampling")

@@ -59,10 +59,10 @@ def run(config: Config) -> Comparison:
     found, recording = compare_devices(config)
     folder = config.output / config.name
     save_resolved(config, folder)
-    tracker = tracker_of(config, config.name, folder)
+    tracker = tracker_of(config.tracking, config.pair, config.name, folder)
     made = report(found, recording, config.question or "What if")
     # the tables have many columns
-    publish(made, folder, tracker, terminal(180), kind="what_if", config=tracked_config(config))
+    publish(made, folder, tracker, terminal(180), kind="what_if", config=tracked_config(config.to_dict()))
     current_result().next = (
         f"to confirm a device's tree ({folder / 'trees.json'}), run it with the models on that device"
     )

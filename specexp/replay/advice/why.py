@@ -121,8 +121,8 @@ def run(config: Config) -> Explained:
         config = _measured(config, folder)
     found = explain(config)
     shown = report(found, config.question or f"Where does {name} lose time?")
-    tracker = tracker_of(config, name, folder)
-    publish(shown, folder, tracker, terminal(180), kind="why", config=tracked_config(config))
+    tracker = tracker_of(config.tracking, config.pair, name, folder)
+    publish(shown, folder, tracker, terminal(180), kind="why", config=tracked_config(config.to_dict()))
     return found
 
 

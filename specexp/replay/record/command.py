@@ -87,7 +87,7 @@ def _act(
     if cluster is not None and not dry_run:
         plan = plan_recording(config)
         check_sharded(plan)
-        return run_shards("specexp.record", typed, cluster, plan.folder, config)
+        return run_shards("specexp.record", typed, cluster, plan.folder, config.pair.device, config.generation.threads)
     if not dry_run:
         run(config, shard=shard)
         return 0
@@ -163,7 +163,7 @@ class RecordingJob:
         self.pair = self.loaded or build_pair(self.plan.config)
         check_context(self.plan, self.pair)
         self.generation = self.plan.config.generation
-        use_threads(self.plan.config)
+        use_threads(self.generation.threads)
         self.prompts = load_prompts(self.plan, self.pair)
         self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
         if self.shard is not None:
