@@ -27,6 +27,7 @@ from specexp.config import (
     build_execution,
     build_latency,
     build_outline,
+    build_reasoning,
     build_task_items,
     build_verifier,
     is_multi_sequence,
@@ -39,6 +40,7 @@ from specexp.models.pair import ModelPair
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
+    from specexp.bench.execution_arm import Solver
     from specexp.bench.live import LiveBackend
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")
@@ -135,6 +137,20 @@ def check_tasks(config: Config) -> None:
     with restated(ValueError, lambda error: config.checker.error(key, f": {first_line(error)}")):
         if tasks is not None:
             _ = tasks.problems
+
+
+def solver_of(config: Config, pair: ModelPair) -> Solver | None:
+    """Return the solver of an experiment for its models, or None if one sequence is decoded per prompt.
+
+    Raises PromptSetError if a task's file cannot be read.
+    """
+    from specexp.bench.execution_arm import Solver
+
+    if not is_multi_sequence(config):
+        return None
+    tasks = build_task_items(config)
+    problems = {} if tasks is None else tasks.problems
+    return Solver.of(pair, build_reasoning(config), config.generation, config.get("data"), problems)
 
 
 def is_plain(config: Config) -> bool:
@@ -291,7 +307,7 @@ def rehearse(config: Config) -> LiveBackend:
         build_trainer(given, config.checker)
     pair = build_outline(config)
     prompts = load_prompts(config, pair).prompts
-    backend = LiveBackend.of(config, pair)
+    backend = LiveBackend(pair, solver_of(config, pair))
     arms = []
     for spec in arm_specs(config):
         if spec.engine is not None and not spec.engine.lacks():  # missing_engine names what it lacks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
@@ -16,14 +16,12 @@ from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
 from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
-from specexp.config import Config, build_pair, build_reasoning, build_task_items, is_multi_sequence
 from specexp.constraints.grammar import constraint_of
 from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
 from specexp.data import Prompt
-from specexp.data.task_items import Problem
 from specexp.models.pair import ModelPair
 
 
@@ -107,34 +105,6 @@ class LiveBackend(Backend):
         # transformers cannot run llama.cpp's models
         self.references: Collection[str] = () if isinstance(pair.target, Runtime) else get_args(Reference)
         self.solver = solver
-
-    @classmethod
-    def of(cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None) -> Self:
-        """Load the models of an experiment, and its tasks if several sequences are decoded per prompt.
-
-        ``pair`` replaces the experiment's models, and ``problems`` (by prompt id) the items of ``data``. Raises
-        ConfigError if the models cannot be loaded, and PromptSetError if a task's file cannot be read.
-        """
-        pair = pair or build_pair(config)
-        if not is_multi_sequence(config) and problems is None:
-            return cls(pair)
-        generation = config.generation
-        reasoning = build_reasoning(config)
-        data = config.get("data")
-        if problems is None and (tasks := build_task_items(config)) is not None:
-            problems = tasks.problems
-        solver = Solver(
-            reasoning.search,
-            pair.tokenizer,
-            eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
-            stop_at_repetition=generation.stop_at_repetition,
-            seed=generation.seed,
-            max_new_tokens=reasoning.max_new_tokens,
-            chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
-            template_arguments=data["chat_template_kwargs"] or {},
-            problems=problems or {},
-        )
-        return cls(pair, solver)
 
     @cached_property
     def draft(self) -> Runtime | None:

@@ -20,7 +20,15 @@ from specexp.base.messages import restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import Backend, make_arm
 from specexp.bench.equality import InFloat32, divergence, in_float32
-from specexp.bench.experiment import ExperimentArms, arm_specs, check_experiment, reordered, use_threads, warn_of_load
+from specexp.bench.experiment import (
+    ExperimentArms,
+    arm_specs,
+    check_experiment,
+    reordered,
+    solver_of,
+    use_threads,
+    warn_of_load,
+)
 from specexp.bench.record import PromptRecord, read_records, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.cluster.launch import ClusterOptions
@@ -29,6 +37,7 @@ from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
+    build_pair,
     build_task_items,
     check_rows,
     is_multi_sequence,
@@ -212,7 +221,8 @@ def _opened(
     else:
         from specexp.engines.served_arm import ServedBackend
 
-        backend = live = ServedBackend.of(config, pair)
+        pair = pair or build_pair(config)
+        backend = live = ServedBackend(pair, solver_of(config, pair))
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
         why = "Transformers cannot run a GGUF file, so it has no loop for"
@@ -236,7 +246,7 @@ def _in_float32(
     different = {record.arm for record in records if record.difference is not None}
 
     def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
-        exact = LiveBackend.of(config, pair)
+        exact = LiveBackend(pair, solver_of(config, pair))
         specs = [spec for spec in arm_specs(config) if spec.name == PLAIN or spec.name in different]
         ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
         # learned state changes drafts, never tokens, so it need not be loaded

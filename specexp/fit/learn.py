@@ -61,9 +61,9 @@ def learn(config: Config) -> ControllerLearning:
 
     from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
-    from specexp.bench.experiment import use_threads
+    from specexp.bench.experiment import solver_of, use_threads
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_data, build_latency, is_replayed, prompt_errors
+    from specexp.config import build_data, build_latency, build_pair, is_replayed, prompt_errors
     from specexp.fit.resumable import ControllerLearning, checkpoints_in, run
 
     section, name = config.fit, config.name
@@ -77,7 +77,8 @@ def learn(config: Config) -> ControllerLearning:
     else:
         from specexp.bench.live import LiveBackend
 
-        backend = LiveBackend.of(config)
+        pair = build_pair(config)
+        backend = LiveBackend(pair, solver_of(config, pair))
         data = build_data(config, backend.tokenizer)
     with prompt_errors(config):
         prompts = data.prompts

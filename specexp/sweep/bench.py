@@ -329,7 +329,7 @@ class Bench:
             return None
 
         def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
-            exact = Bench(self.config, LiveBackend.of(self.config, pair), self.latency)
+            exact = Bench(self.config, LiveBackend(pair), self.latency)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
         most = self.config.float32_prompts

@@ -10,10 +10,11 @@ from typing_extensions import override
 from specexp.base.messages import first_line, restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.equality import InFloat32
+from specexp.bench.execution_arm import Solver
 from specexp.bench.experiment import longest_context
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
-from specexp.config import Config, build_engine, build_execution, build_parts
+from specexp.config import Config, build_engine, build_execution, build_parts, build_reasoning
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.engines.engine import ForeignEngine
@@ -35,7 +36,7 @@ def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
         return EngineBench(config, pair)
     if config.multi_sequence:
         return SequencesBench(config, pair)
-    return Bench(config, LiveBackend.of(config, pair), latency)
+    return Bench(config, LiveBackend(pair), latency)
 
 
 class EngineBench(Bench):
@@ -45,7 +46,7 @@ class EngineBench(Bench):
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         engine = build_engine(config)  # rejects wrong settings before models are loaded
-        super().__init__(config, ServedBackend.of(config, pair), None)
+        super().__init__(config, ServedBackend(pair), None)
         self.samples *= len(engine.loads)
 
     @override
@@ -88,7 +89,8 @@ class SequencesBench(Bench):
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         problems = config.problems()
-        super().__init__(config, LiveBackend.of(config, pair, problems), None)
+        solver = Solver.of(pair, build_reasoning(config), config.generation, config.get("data"), problems)
+        super().__init__(config, LiveBackend(pair, solver), None)
         if not problems:
             self.samples = 1
 

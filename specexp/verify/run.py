@@ -22,7 +22,7 @@ from specexp.base.messages import counted, first_line, restated, type_and_line
 from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
-from specexp.bench.experiment import arm_specs, load_prompts, use_threads
+from specexp.bench.experiment import arm_specs, load_prompts, solver_of, use_threads
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
 from specexp.bench.trainer import quiet_libraries
@@ -32,6 +32,7 @@ from specexp.config import (
     ConfigError,
     apply_overrides,
     arms_of,
+    build_pair,
     build_parts,
     build_verifier,
     is_multi_sequence,
@@ -161,7 +162,8 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     quiet_libraries()
     given, (config, skipped) = config, our_arms(config)
     claims = claims_of(config)  # before models are loaded, since it may raise
-    backend = LiveBackend.of(config, pair)
+    pair = pair or build_pair(config)
+    backend = LiveBackend(pair, solver_of(config, pair))
     check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
     folder = folder_of(given)

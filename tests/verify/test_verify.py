@@ -74,7 +74,7 @@ def experiment(experiment, tmp_path, monkeypatch):
         dtype = dtypes[config.get("pair.target_dtype")]
         return ModelPair(tiny_llama(0, dtype), tiny_llama(0, noise=0.02), LetterTokenizer(), "tiny")
 
-    monkeypatch.setattr("specexp.bench.live.build_pair", pair_of)
+    monkeypatch.setattr("specexp.verify.run.build_pair", pair_of)
     rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} abc{n}", "and?"]} for n in range(4)]
     (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     defaults = {"pair": {}, "verifier": {"class_path": "Greedy"}, "generation": {"max_new_tokens": 12}, "verify": FEW}
@@ -269,7 +269,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
     spoiled = tiny_llama(0)
     torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
     pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
-    monkeypatch.setattr("specexp.bench.live.build_pair", lambda config: pair)
+    monkeypatch.setattr("specexp.verify.run.build_pair", lambda config: pair)
     monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model, remedy: None)
     arms = {"greedy": {"verifier": "Greedy"}, "sampled": {"verifier": "SampleMatch"}}
     assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
