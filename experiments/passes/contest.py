@@ -30,7 +30,7 @@ from experiments.passes.steps import SplitSteps
 from experiments.passes.tables import DECODE, Contest, report
 from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
-from specexp.bench.experiment import load_prompts, use_threads
+from specexp.bench.experiment import arm_specs, load_prompts, use_threads
 from specexp.bench.live import LiveBackend
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import Config, ConfigError, build_pair, save_resolved
@@ -38,7 +38,7 @@ from specexp.config.command import fail, run_command
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
-from specexp.profile.measure import dtype_of, measure, text_of, time_backend
+from specexp.profile.measure import check_prefixes, dtype_of, measure, text_of, time_backend
 from specexp.report.publish import publish, terminal, tracker_of
 
 USAGE = "usage: python -m experiments.passes.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
@@ -75,19 +75,19 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
     quiet_libraries()
     use_threads(config.generation.threads)
     pair = build_pair(config)
-    section, name = config.get("profile"), config.name
-    prompts = load_prompts(config, pair).prompts[: section["prompts"]]
+    section, name = config.profile, config.name
+    prompts = load_prompts(config, pair).prompts[: section.prompts]
     folder, console = config.output / name, terminal()
 
     def tell(line: str) -> None:
         console.print(line, style="dim")
 
     with TemporaryDirectory(prefix="specexp-") as files:
-        contest = contest_of(config, pair, names, text_of(config, prompts), Path(files), tell)
+        contest = contest_of(config, pair, names, text_of(prompts, max(section.prefixes)), Path(files), tell)
         save_resolved(config, folder)
         samples = [one for timed in contest.backends for one in timed.passes.values()]
         arms = [arm for timed in contest.backends for arm in timed.arms]
-        measure(config, samples, [*arms, *contest.loops], prompts, tell)
+        measure(section, config.generation.seed, samples, [*arms, *contest.loops], prompts, tell)
     profiled = [save_profile(config, timed, prompts) for timed in contest.backends]
     checks = [check for one in profiled for check in one.checks]
     found = report(contest, checks, [one.artifact for one in profiled])
@@ -133,7 +133,9 @@ def contest_of(
                     continue  # the embedded pair has no such file
                 own = load_pair(str(smollm2_file()))  # in llama.cpp, by mode auto
             backend = LiveBackend(own)
-            timed = time_backend(config, backend, text)
+            check_prefixes(config.profile, backend, config.checker)
+            specs = [*arm_specs(config, backend)]
+            timed = time_backend(config.profile, config.generation.seed, specs, backend, text)
             timed.arms = [SplitSteps(one.arm) for one in timed.arms]
         except ConfigError:
             raise

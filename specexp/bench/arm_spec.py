@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import Fingerprint, kind_for
 from specexp.base.messages import first_line, restated
 from specexp.bench.arm import Arm, LearningArm
-from specexp.config import Config, ConfigError, Generation, build_data, build_parts
+from specexp.config import ConfigError, Generation
 from specexp.config.artifacts import save_artifact
 from specexp.core.parts import Parts
-from specexp.data import PromptSetError
+from specexp.data import LoadedPrompts, PromptSetError
 
 if TYPE_CHECKING:
     from specexp.core.contracts import Verifier
@@ -25,23 +27,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Preload:
+    """The prompts that an arm learns from before the run, and where its drafter's state is saved."""
+
+    data: LoadedPrompts
+    parts: Mapping[str, Any]  # specifications of the arm's parts, by family
+    folder: Path  # the folder of the artifacts, one for each arm
+    made_by: Mapping[str, Any]  # provenance of the artifact
+
+
+@dataclass(frozen=True)
 class ArmSpec:
     """The specification of an arm. Models, dtype and device come from the backend."""
 
     name: str
     generation: Generation
-    # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
-    parts: Parts | None = None
-    # the configuration that defines ``parts``; preloading stores it in the artifact
-    config: Config | None = None
+    parts: Parts  # a loop other than ours uses only the verifier
     # how several sequences are decoded for each prompt; None decodes one at a time
     execution: Execution | None = None
     latency: LatencyProfile | None = None  # profile that models seconds; None if they are measured
     reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Any = None  # an engine from ``specexp.engines`` that decodes instead of our loop
-    # the same configuration, with the prompts that the parts learn from before the run
-    preload: Config | None = None
+    preload: Preload | None = None
     # controller state learned on other prompts, from which every run starts
     controller_state: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""  # file and key, as a prefix for error messages; empty for no prefix
@@ -74,53 +82,51 @@ class Backend(ABC):
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
-    """Make an arm: compose its parts, preload them if requested, and connect them to the models.
+    """Make an arm: preload its parts if requested, and connect them to the models.
 
-    Raises ConfigError if parts cannot be made or preloaded, or are incompatible with each other or the models. If the
+    Raises ConfigError if parts cannot be preloaded, or are incompatible with each other or the models. If the
     specification has no ``where``, it raises ValueError instead.
     """
+    with errors_at(spec.where):
+        return backend.arm(spec if spec.preload is None else _preloaded(spec, spec.preload, backend))
+
+
+@contextmanager
+def errors_at(where: str) -> Iterator[None]:
+    """Raise a ValueError in the block again as a ConfigError that begins with ``where``, unless this is empty."""
     try:
-        if spec.parts is None:
-            if spec.config is None:
-                raise ValueError("a specification must have parts, or a configuration that composes them")
-            spec = replace(spec, parts=build_parts(spec.config, backend.draft))
-        if spec.preload is not None and spec.parts is not None and spec.config is not None:
-            spec = _preloaded(spec, spec.preload, spec.parts, spec.config, backend)
-        return backend.arm(spec)
+        yield
     except ConfigError:
         raise
     except ValueError as error:
-        if not spec.where:
+        if not where:
             raise
-        raise ConfigError(f"{spec.where}: {first_line(error)}") from error
+        raise ConfigError(f"{where}: {first_line(error)}") from error
 
 
-def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, backend: Backend) -> ArmSpec:
+def _preloaded(spec: ArmSpec, preload: Preload, backend: Backend) -> ArmSpec:
     """Decode an arm's ``preload`` prompts; return a specification that starts with the state learned from them.
 
     The drafter's state is saved as an artifact, ``<output>/<name>/preloaded/<arm>``, and the drafter is loaded from
     there. Inner drafters keep their own state policy.
     """
+    parts = spec.parts
     drafter, controller = parts.drafter, parts.controller
-    composition = {family: config.get(family) for family in Parts._fields}
-    kept = kind_for("drafter", composition) if drafter is not None and drafter.shares_state else None
+    kept = kind_for("drafter", preload.parts) if drafter is not None and drafter.shares_state else None
     if kept is None and not controller.state_dict():
         raise ConfigError(
             f"{spec.where}.preload needs a drafter that keeps its state (state 'carry'), such as TokenRecycling "
             "or PhraseCache, or a controller that learns from prompts"
         )
-    data = build_data(preload, backend.tokenizer)
     with restated(PromptSetError, lambda error: ConfigError(f"{spec.where}.preload: {error}")):
-        prompts = data.prompts
+        prompts = preload.data.prompts
     teacher = backend.arm(replace(spec, execution=None, latency=None))
     assert isinstance(teacher, LearningArm)
     teacher.learn(prompts)
     if kept is not None and drafter is not None:
-        study, arm = config.name, re.sub(r"[/\\:]|^\.+", "_", spec.name)
-        payloads = kept.payloads_of(composition, {"learned": {"drafter": drafter.state_dict()}}) or {}
-        folder = config.output / study / "preloaded" / arm
-        made_by = {"study": study, "config": preload.to_dict()}
-        loaded = save_artifact(folder, kept.kind, payloads, made_by, backend.fingerprint()).drafter
+        payloads = kept.payloads_of(preload.parts, {"learned": {"drafter": drafter.state_dict()}}) or {}
+        folder = preload.folder / re.sub(r"[/\\:]|^\.+", "_", spec.name)
+        loaded = save_artifact(folder, kept.kind, payloads, preload.made_by, backend.fingerprint()).drafter
         loaded.use_draft_model(backend.draft)
         parts = parts._replace(drafter=loaded)
     return replace(spec, parts=parts, preload=None, controller_state=deepcopy(controller.state_dict()))

@@ -179,7 +179,6 @@ class ExecutionArm(LearningArm):
     ) -> None:
         parts = spec.parts
         execution = spec.execution
-        assert parts is not None
         assert execution is not None
         execution.check(parts)
         if isinstance(execution, Serial):  # plain decoding uses only the verifier

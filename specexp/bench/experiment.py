@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from specexp.artifacts.environment import high_load
 from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line, restated
 from specexp.bench.arm import Arm, LearningArm
-from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
+from specexp.bench.arm_spec import ArmSpec, Backend, Preload, can_follow, errors_at, make_arm, why_not
 from specexp.bench.metrics import METRICS
 from specexp.bench.observers import Observer
 from specexp.config import (
@@ -27,6 +27,7 @@ from specexp.config import (
     build_execution,
     build_latency,
     build_outline,
+    build_parts,
     build_reasoning,
     build_task_items,
     build_verifier,
@@ -42,6 +43,7 @@ from specexp.tracking.names import EAGER, PLAIN
 if TYPE_CHECKING:
     from specexp.bench.execution_arm import Solver
     from specexp.bench.live import LiveBackend
+    from specexp.config.check import Checker
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
@@ -158,8 +160,11 @@ def is_plain(config: Config) -> bool:
     return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
-def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
-    """Return the specifications of plain decoding, Hugging Face's loop if it is a baseline, and the file's arms."""
+def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] | None = None) -> Iterator[ArmSpec]:
+    """Yield the specifications of plain decoding, Hugging Face's loop if it is a baseline, and the file's arms.
+
+    Raises ConfigError if parts cannot be made with the backend's draft model.
+    """
     from specexp.scheduling import Serial, SerialSpeculative
 
     composed = check_experiment(config) if composed is None else composed
@@ -168,26 +173,35 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
     if not several:
         shared["latency"] = build_latency(config)
     plain = Parts(verifier=build_verifier(config))
-    specs = [ArmSpec(PLAIN, parts=plain, execution=Serial() if several else None, **shared)]
+    yield ArmSpec(PLAIN, parts=plain, execution=Serial() if several else None, **shared)
     if EAGER in baselines_of(config) and not several:
-        specs.append(ArmSpec(EAGER, parts=plain, reference=EAGER, **shared))
+        yield ArmSpec(EAGER, parts=plain, reference=EAGER, **shared)
     for arm in composed if not is_plain(config) else ():
         where = str(config.file)
         if config.get("arms"):
             where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
-        spec = ArmSpec(arm.title, where=where, **shared)
+        spec = ArmSpec(arm.title, parts=plain, where=where, **shared)
         if arm.reference is not None:
-            spec = replace(spec, parts=plain, reference=arm.reference, settings=arm.arguments)
+            yield replace(spec, reference=arm.reference, settings=arm.arguments)
         elif (engine := build_engine(arm.config)) is not None:
-            spec = replace(spec, parts=plain, engine=engine)
+            yield replace(spec, engine=engine)
         else:
             execution = None
             if several:
                 default = Serial() if arm.config.get("drafter") is None else SerialSpeculative()
                 execution = build_execution(arm.config) or default
-            spec = replace(spec, config=arm.config, execution=execution, preload=arm.preload)
-        specs.append(spec)
-    return specs
+            with errors_at(where):
+                parts = build_parts(arm.config, backend.draft)
+            yield replace(spec, parts=parts, execution=execution, preload=_preload_of(arm, backend))
+
+
+def _preload_of(arm: ComposedArm, backend: Backend) -> Preload | None:
+    if arm.preload is None:
+        return None
+    name = arm.config.name
+    specs = {family: arm.config.get(family) for family in Parts._fields}
+    made_by = {"study": name, "config": arm.preload.to_dict()}
+    return Preload(build_data(arm.preload, backend.tokenizer), specs, arm.config.output / name / "preloaded", made_by)
 
 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
@@ -200,9 +214,13 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     analyses = build_analyses(config)
     if backend.pair is None:
         _check_without_models(config, composed, analyses)
-    specs = arm_specs(config, composed)
-    possible = [spec for spec in specs if spec.reference is None or spec.reference in backend.references]
-    arms = [make_arm(spec, backend) for spec in possible]
+    arms = list[Arm]()
+    left_out = list[str]()
+    for spec in arm_specs(config, backend, composed):
+        if spec.reference is None or spec.reference in backend.references:
+            arms.append(make_arm(spec, backend))
+        else:
+            left_out.append(spec.name)
     names = [arm.name for arm in arms]
     seeds = {
         arm.title: arm.config.get("data")["shuffle_seed"]
@@ -211,7 +229,6 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     }
     begin_analyses(config, analyses, arms)
     baselines = [name for name in baselines_of(config) if name in names] or [PLAIN]
-    left_out = [spec.name for spec in specs if spec not in possible]
     return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
@@ -246,22 +263,32 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
     return [ordered[place] for place in np.random.default_rng(shuffle_seed).permutation(len(ordered))]
 
 
-def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if a prompt and its answers do not fit in the target's context."""
+def _check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
+    # the later prompts of an item depend on earlier answers
+    known = prompts if build_task_items(config) is None else ()
+    check_prompts(known, pair, config.generation.max_new_tokens, config.checker, one_turn=is_multi_sequence(config))
+
+
+def check_prompts(
+    prompts: Sequence[Prompt], pair: ModelPair, most: int, checker: Checker, *, one_turn: bool = False
+) -> None:
+    """Raise ConfigError if a prompt and its answers do not fit in the target's context.
+
+    Args:
+        most: Maximum number of new tokens per turn.
+        one_turn: Whether prompts of several turns are errors too.
+    """
     from specexp.core.cache import context_limit
 
     limit = context_limit(pair.target.config)
-    most = config.generation.max_new_tokens
     if most > limit:
-        raise config.checker.error(
+        raise checker.error(
             ("generation", "max_new_tokens"),
             f" must leave room for the prompt in the target's context of {limit} tokens, got {most}",
         )
-    if build_task_items(config) is not None:
-        return  # the later prompts of an item depend on earlier answers
-    for prompt in prompts if is_multi_sequence(config) else ():
+    for prompt in prompts if one_turn else ():
         if len(prompt.turns) > 1:
-            raise config.checker.error(
+            raise checker.error(
                 ("data",),
                 f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, but execution decodes "
                 "prompts of one turn; choose such a set, or remove execution",
@@ -270,7 +297,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         # room for one new token must be left even after the longest answers to earlier turns
         needed = prompt.longest_context(pair.tokenizer, most) - most + 1
         if needed > limit:
-            raise config.checker.error(
+            raise checker.error(
                 ("data", "prompts"),
                 f": prompt {prompt.prompt_id!r} may need {needed} tokens, but the target holds {limit}; set "
                 f"data.max_prompt_tokens: {max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: "
@@ -278,9 +305,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
             )
 
 
-def longest_context(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> int:
-    """Return the number of tokens of the longest prompt and its answer."""
-    most = config.generation.max_new_tokens
+def longest_context(prompts: Sequence[Prompt], pair: ModelPair, most: int) -> int:
+    """Return the number of tokens of the longest prompt and its answer of up to ``most`` tokens per turn."""
     return max(prompt.longest_context(pair.tokenizer, most) for prompt in prompts)
 
 
@@ -288,7 +314,7 @@ def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
     """Read the prompts. Raises ConfigError if they cannot be read or do not fit in the target's context."""
     data = build_data(config, pair.tokenizer)
     with prompt_errors(config):
-        check_prompts(config, data.prompts, pair)
+        _check_prompts(config, data.prompts, pair)
     for sentence in data.workload.preparation.chat_template():
         print(sentence)
     return data
@@ -309,16 +335,18 @@ def rehearse(config: Config) -> LiveBackend:
     prompts = load_prompts(config, pair).prompts
     backend = LiveBackend(pair, solver_of(config, pair))
     arms = []
-    for spec in arm_specs(config):
+    composed = check_experiment(config)
+    preloads = {arm.title: arm.preload for arm in composed}
+    for spec in arm_specs(config, backend, composed):
         if spec.engine is not None and not spec.engine.lacks():  # missing_engine names what it lacks
             with restated(ValueError, lambda error: ConfigError(f"{spec.where}: engine: {error}")):  # noqa: B023
-                spec.engine.check(pair, longest_context(config, prompts, pair))
+                spec.engine.check(pair, longest_context(prompts, pair, spec.generation.max_new_tokens))
         # engines are not made: they need weights to start, and their settings have already been checked
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()
-        if spec.preload is not None:
+        if (preload := preloads.get(spec.name)) is not None:
             try:
-                check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)
+                _check_prompts(preload, build_data(preload, pair.tokenizer).prompts, pair)
             except PromptSetError as error:
                 raise ConfigError(f"{spec.where}.preload: {error}") from error
     begin_analyses(config, build_analyses(config), arms)

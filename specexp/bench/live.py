@@ -114,7 +114,6 @@ class LiveBackend(Backend):
     @override
     def arm(self, spec: ArmSpec) -> Arm:
         """Return an arm with a decoder, an execution strategy or one of Hugging Face's loops."""
-        assert spec.parts is not None
         generation, tokenizer = spec.generation, self.tokenizer
         if spec.reference is not None:
             if not self.references:

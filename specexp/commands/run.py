@@ -247,8 +247,8 @@ def _in_float32(
 
     def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
         exact = LiveBackend(pair, solver_of(config, pair))
-        specs = [spec for spec in arm_specs(config) if spec.name == PLAIN or spec.name in different]
-        ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
+        composed = [arm for arm in check_experiment(config) if arm.title in different]
+        ours = [spec for spec in arm_specs(config, exact, composed) if spec.reference is None and spec.engine is None]
         # learned state changes drafts, never tokens, so it need not be loaded
         made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
         plain, *arms = (arm for arm in made if isinstance(arm, LearningArm))

@@ -187,7 +187,6 @@ class ServedBackend(LiveBackend):
     def arm(self, spec: ArmSpec) -> Arm:
         if spec.engine is None:
             return super().arm(spec)
-        assert spec.parts is not None
         scorer = super().arm(replace(spec, engine=None, parts=Parts(verifier=spec.parts.verifier)))
         assert isinstance(scorer, LearningArm)
         return ServedArm(spec.name, spec.engine, self.pool, scorer)

@@ -60,10 +60,10 @@ def learn(config: Config) -> ControllerLearning:
     from lightning.pytorch.loggers import WandbLogger
 
     from specexp.bench.arm import LearningArm
-    from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
+    from specexp.bench.arm_spec import ArmSpec, Backend, errors_at, make_arm
     from specexp.bench.experiment import solver_of, use_threads
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_data, build_latency, build_pair, is_replayed, prompt_errors
+    from specexp.config import build_data, build_latency, build_pair, build_parts, is_replayed, prompt_errors
     from specexp.fit.resumable import ControllerLearning, checkpoints_in, run
 
     section, name = config.fit, config.name
@@ -82,14 +82,10 @@ def learn(config: Config) -> ControllerLearning:
         data = build_data(config, backend.tokenizer)
     with prompt_errors(config):
         prompts = data.prompts
-    spec = ArmSpec(
-        name,
-        config.generation,
-        config=config,
-        latency=build_latency(config),
-        where=f"{config.source_of(('backend',))}: backend",
-    )
-    arm = make_arm(spec, backend)
+    where = f"{config.source_of(('backend',))}: backend"
+    with errors_at(where):
+        parts = build_parts(config, backend.draft)
+    arm = make_arm(ArmSpec(name, config.generation, parts, latency=build_latency(config), where=where), backend)
     assert isinstance(arm, LearningArm)
     module = ControllerLearning(arm, prompts, backend)
     folder = config.output / name

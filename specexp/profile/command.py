@@ -92,8 +92,8 @@ def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
     from specexp.profile.measure import check_prefixes
     from specexp.profile.passes import sizes_up_to
 
-    check_prefixes(config, LiveBackend(rehearse(config).pair))
     section = config.profile
+    check_prefixes(section, LiveBackend(rehearse(config).pair), config.checker)
     print(f"new tokens: {', '.join(map(str, sizes_up_to(section.max_tokens)))}")
     print(f"prefixes: {', '.join(map(str, section.prefixes))}")
     print("plain decoding", *(arm.title for arm in arms), sep="\n")
@@ -105,11 +105,11 @@ def run(config: Config) -> Profiled:
     Raises ConfigError before any measurement if the file, its models, data or output folder is unusable. Raises
     ArtifactError if the artifact cannot be written.
     """
-    from specexp.bench.experiment import load_prompts, use_threads, warn_of_load
+    from specexp.bench.experiment import arm_specs, load_prompts, use_threads, warn_of_load
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
-    from specexp.profile.measure import measure, text_of, time_backend
+    from specexp.profile.measure import check_prefixes, measure, text_of, time_backend
     from specexp.profile.report import report
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
@@ -118,13 +118,16 @@ def run(config: Config) -> Profiled:
         warn_of_load()
     use_threads(config.generation.threads)
     pair = build_pair(config)
-    section, name = config.profile, config.name
+    section, name, seed = config.profile, config.name, config.generation.seed
     prompts = load_prompts(config, pair).prompts[: section.prompts]
     folder, console = config.output / name, terminal()
-    timed = time_backend(config, LiveBackend(pair), text_of(config, prompts))
+    backend = LiveBackend(pair)
+    check_prefixes(section, backend, config.checker)
+    text = text_of(prompts, max(section.prefixes))
+    timed = time_backend(section, seed, [*arm_specs(config, backend)], backend, text)
     save_resolved(config, folder)
     samples = [*timed.passes.values()]
-    measure(config, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
+    measure(section, seed, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
     profiled = save_profile(config, timed, prompts)
     tracker = tracker_of(config.tracking, config.pair, name, folder)
     publish(report(*profiled), folder, tracker, console, kind="profile", config=tracked_config(config.to_dict()))

@@ -17,14 +17,16 @@ from typing_extensions import override
 from specexp.base.messages import counted, first_line
 from specexp.bench.arm import LearningArm, ModelledSeconds
 from specexp.bench.arm_spec import make_arm
-from specexp.bench.experiment import arm_specs
-from specexp.config import Config, ConfigError
+from specexp.config import ConfigError
 from specexp.drafters import DraftModel
 from specexp.profile.passes import DraftPass, PassSamples, TargetPass, longest_prefix, sizes_up_to
 from specexp.profile.roofline import limit_samples
 
 if TYPE_CHECKING:
+    from specexp.bench.arm_spec import ArmSpec
     from specexp.bench.live import LiveBackend
+    from specexp.config.check import Checker
+    from specexp.config.schema import Profile
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
@@ -131,14 +133,17 @@ class TimedBackend:
     name: str = ""  # name of the backend if several are compared
 
 
-def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
+def time_backend(
+    section: Profile, seed: int, specs: Sequence[ArmSpec], backend: LiveBackend, text: NDArray[np.int64]
+) -> TimedBackend:
     """Return the passes and arms to time for a pair, ready to be measured.
 
-    Raises ConfigError if the parts do not work with the models, or a prefix is too long.
+    Args:
+        specs: The specifications of the experiment's arms, plain decoding first.
+
+    Raises ConfigError if the parts do not work with the models.
     """
-    check_prefixes(config, backend)
-    section = config.profile
-    prefixes, seed = sorted(set(section.prefixes)), config.generation.seed
+    prefixes = sorted(set(section.prefixes))
     samples = PassSamples(TargetPass(backend.model, text), prefixes, sizes_up_to(section.max_tokens), seed)
     passes = {"target": samples}
     for lanes in section.lanes:
@@ -149,10 +154,10 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
         passes["draft"] = replace(samples, timed=DraftPass(DraftModel(backend.draft), text))
     if (limits := limit_samples(backend.pair.target, backend.model)) is not None:
         passes["limits"] = limits
-    plain, *others = arm_specs(config)
-    specs = [replace(plain, name="plain decoding")]
-    specs += [one for one in others if one.reference is None and one.config and one.config.get("drafter")]
-    arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
+    plain, *others = specs
+    timed_specs = [replace(plain, name="plain decoding")]
+    timed_specs += [one for one in others if one.reference is None and one.parts.drafter is not None]
+    arms = [make_arm(replace(spec, latency=None), backend) for spec in timed_specs]
     timed = [TimedSteps(arm) for arm in arms if isinstance(arm, LearningArm)]
     target, draft = backend.pair.target, backend.pair.draft
     return TimedBackend(backend, (dtype_of(target), draft and dtype_of(draft)), passes, timed)
@@ -163,24 +168,23 @@ def dtype_of(model: Any) -> str:
     return str(model.dtype).removeprefix("torch.")
 
 
-def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
+def text_of(prompts: Iterable[Prompt], longest: int) -> NDArray[np.int64]:
     """Return the prompts' tokens ``[p]``, repeated or cut to one more than the longest prefix."""
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
-    return np.resize(known, max(config.profile.prefixes) + 1)
+    return np.resize(known, longest + 1)
 
 
-def check_prefixes(config: Config, backend: LiveBackend) -> None:
+def check_prefixes(section: Profile, backend: LiveBackend, checker: Checker) -> None:
     """Raise ConfigError if a prefix is too long for a model's context. The weights are not needed."""
-    section = config.profile
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:
         longest = longest_prefix(limit, section.max_tokens)
     except ValueError as error:
-        source = config.source_of(("profile", "max_tokens"))
+        source = checker.source_of(("profile", "max_tokens"))
         raise ConfigError(f"{source}: {first_line(error)}") from error
     for number, prefix in enumerate(section.prefixes):
         if prefix > longest:
-            raise config.checker.error(
+            raise checker.error(
                 ("profile", "prefixes", str(number)),
                 f" must be at most {longest}, so that a pass of {counted(section.max_tokens, 'token')} "
                 f"(profile.max_tokens) fits the context of {limit} tokens, got {prefix}",
@@ -188,14 +192,14 @@ def check_prefixes(config: Config, backend: LiveBackend) -> None:
 
 
 def measure(
-    config: Config,
+    section: Profile,
+    seed: int,
     samples: Sequence[PassSamples],
     arms: Sequence[TimedDecoding],
     prompts: Sequence[Prompt],
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Interleave passes and decoding in random order, so that disturbances affect all of them alike."""
-    section, seed = config.profile, config.generation.seed
     with torch.inference_mode():
         for one in samples:
             one.warm_up()

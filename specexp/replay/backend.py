@@ -167,7 +167,6 @@ class ReplayBackend(Backend):
 
     @override
     def arm(self, spec: ArmSpec) -> ReplayArm:
-        assert spec.parts is not None
         return ReplayArm(spec.name, self.recording, spec.parts, spec.generation, spec.latency)
 
     @override

@@ -71,7 +71,8 @@ class EngineBench(Bench):
         """Raise EngineError if the engine cannot decode the prompts of all stages with these models."""
         assert self.pair is not None
         for stage in (None, *self.config.sweep.stages):
-            engine.check(self.pair, longest_context(self.config, self.data(stage).prompts, self.pair))
+            most = self.config.generation.max_new_tokens
+            engine.check(self.pair, longest_context(self.data(stage).prompts, self.pair, most))
 
     @override
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:

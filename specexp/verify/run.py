@@ -188,7 +188,7 @@ def _verify(
 ) -> LosslessReport:
     """Test every composition, with half of its level for the toy targets and half for the configured models."""
     settings = config.verify
-    specs = [replace(spec, latency=None) for spec in arm_specs(config)]
+    specs = [replace(spec, latency=None) for spec in arm_specs(config, backend)]
     if len(specs) == 1:  # the file is plain decoding itself
         specs.append(replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]

@@ -161,7 +161,13 @@ def test_every_round_takes_each_pass_and_every_prompt_each_arm_once_in_changing_
     passes: list[tuple[str, int]] = []
     arms: list[tuple[str, int]] = []
     samples = [PassSamples(NotedPass(name, passes), [8, 64], [1]) for name in ("one", "two", "bound")]
-    measure(config, samples, [NotedArm(name, arms) for name in ("first", "second", "third")], PROMPTS)
+    measure(
+        config.profile,
+        config.generation.seed,
+        samples,
+        [NotedArm(name, arms) for name in ("first", "second", "third")],
+        PROMPTS,
+    )
 
     warm, rounds = passes[:6], [passes[start : start + 6] for start in range(6, len(passes), 6)]
     assert len(rounds) == 5

@@ -158,7 +158,7 @@ def explain(config: Config) -> Explained:
 
     def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
         changed = apply_overrides(config, dict(change.overrides), "why")
-        spec = ArmSpec(name, config.generation, config=changed, latency=change.latency)
+        spec = ArmSpec(name, config.generation, build_parts(changed, backend.draft), latency=change.latency)
         arm = make_arm(spec, backend)
         arm.reset()
         return arm.fidelity_note, [arm.decode(prompt) for prompt in data.prompts]

@@ -441,7 +441,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
         with prompt_errors(config):
             workload = build_workload(config)
             prompts = workload.load(pair.tokenizer)
-            check_prompts(config, prompts, pair)
+            check_prompts(prompts, pair, config.generation.max_new_tokens, config.checker)
         for sentence in workload.preparation.chat_template():
             print(sentence)
         for prompt in prompts:

@@ -10,7 +10,7 @@ from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import COUNTS, PromptRecord
-from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_latency
+from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_latency, build_parts
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.parts import Parts
 from specexp.replay.backend import ReplayArm, ReplayBackend
@@ -138,8 +138,10 @@ def _row(
     except ConfigError:  # the profile's artifact has not been measured yet
         latency = None
         config = apply_overrides(config, {"latency": None})
-    spec = ArmSpec(name, config.generation, config=config, latency=latency)
-    replayed, decoding = make_arm(spec, replay), make_arm(spec, live)
+    replayed, decoding = (
+        make_arm(ArmSpec(name, config.generation, build_parts(config, backend.draft), latency=latency), backend)
+        for backend in (replay, live)
+    )
     assert isinstance(replayed, ReplayArm)
     if replayed.fidelity.grade is Grade.MODELLED and latency is None:
         raise RecordingError(f"{replayed.fidelity.why}: set latency to a profile to replay it")
