@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from specexp.artifacts.atomic_write import atomic_write
@@ -33,17 +34,17 @@ class EnoughError(Exception):
     """Raised to stop decoding an answer once enough of its steps have been observed."""
 
 
-def count_acceptances(bench: Bench, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
-    """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
+def count_acceptances(
+    bench: Bench, stage: CountAcceptances, path: Path, composition: Mapping[str, Any], begin: Callable[[int], None]
+) -> None:
+    """Decode the stage's prompts with a wide tree, and write to a file how often each rank path was accepted.
 
     A few steps with trees of several sizes are also timed, and their milliseconds are written by number of rows.
     Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
-    called with the number of prompts.
+    called with the number of prompts. ``composition`` is the experiment's own.
     """
-    config, data = bench.config, bench.data("count_acceptances")
-    path = config.acceptance_counts
-    assert path is not None
-    made_of = digest_of([bench.workload, config.resolved(config), stage.model_dump(), data.digest])
+    data = bench.data("count_acceptances")
+    made_of = digest_of([bench.workload, composition, stage.model_dump(), data.digest])
     mark = path.with_suffix(".digest")
     if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
         return
@@ -63,7 +64,7 @@ def counted(bench: Bench, builder: Any, begin: Callable[[int], None]) -> tuple[A
     """Decode the stage's prompts with a builder; return the counts and the arm, which has learned from them."""
     counter = AcceptanceCounter()
     prompts = bench.data("count_acceptances").prompts
-    arm = bench.compose("acceptance counts", bench.config.with_overrides({"builder": builder}))
+    arm = bench.compose("acceptance counts", {"builder": builder})
     begin(len(prompts))
     for prompt in prompts:
         for sample in range(bench.samples):
@@ -87,7 +88,7 @@ def step_ms(bench: Bench, learned: LearningArm, prompt: Prompt) -> dict[int, flo
     for _ in range(ROUNDS):  # because the available memory bandwidth changes within seconds
         for rows in ROWS:
             tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
-            arm = bench.compose("costs of steps", bench.config.with_overrides({"builder": tree}))
+            arm = bench.compose("costs of steps", {"builder": tree})
             arm.drafter_state = learned.drafter_state
             arm.reset()
             taken.clear()

@@ -141,8 +141,15 @@ class Bench:
         """The prompts from which every candidate learns before being measured."""
         return self.data("learn").prompts if self.config.sweep.learn else ()
 
-    def compose(self, name: str, config: Config) -> LearningArm:
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        """Return whether a dotted key exists in the composition with these overrides."""
+        return self.config.applies(key, overrides)
+
+    def compose(self, name: str, overrides: Mapping[str, Any]) -> LearningArm:
         """Return a new arm for a candidate, which the caller closes; raises ValueError if the candidate is invalid."""
+        return self._composed(name, self.config.with_overrides(overrides))
+
+    def _composed(self, name: str, config: Config) -> LearningArm:
         return self.arm(name, build_parts(config, self.backend.draft))
 
     def plain(self) -> LearningArm:
@@ -194,7 +201,7 @@ class Bench:
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
         """Compose a candidate; raises ValueError if its parts do not fit together."""
         config = self.config.with_overrides(overrides)
-        arm = self.compose("candidate", config)
+        arm = self._composed("candidate", config)
         made_of = self.config.resolved(config)
         attributes: dict[str, Any] = {"resolved": dict(made_of), **arm.stated}
         if "execution" in made_of:
@@ -213,7 +220,7 @@ class Bench:
 
     def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
         """Compose a candidate and close it; raises ValueError if its parts do not fit together."""
-        self.compose("candidate", self.config.with_overrides(overrides)).close()
+        self.compose("candidate", overrides).close()
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
         """Return plain decoding's modelled seconds per token for full-length answers; None if they must be measured."""
@@ -340,14 +347,10 @@ class Bench:
 
         def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
             exact = Bench(self.config, LiveBackend(pair), self.latency)
-            return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
+            return exact.plain(), [exact.compose(one.name, one.attributes["resolved"]) for one in again]
 
         most = self.config.float32_prompts
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
-
-    def config_of(self, one: Confirmed) -> Config:
-        """Return the configuration of a confirmed candidate."""
-        return self.config.with_overrides(one.attributes["resolved"])
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
         """Return the replay's prediction for a candidate, or for plain decoding if ``overrides`` is None.

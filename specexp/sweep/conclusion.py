@@ -90,7 +90,7 @@ def conclude(
     closing = [str(line) for part in report.whole() for line in part.closing()]
     gain = confirmation.winner.over_plain.is_faster
     result = StudyResult(
-        of=result_digest(study.config, study.settings, study.trials),
+        of=result_digest(study.config.workload(), study.settings, study.trials),
         text=text_of(report.tables["confirm"], [*closing, *exported.sentences], study.console.width),
         gain=gain if exported.now is None else exported.now.trial is not None,
         answer=report.answer,

@@ -131,8 +131,7 @@ def confirm(
     """
     arms = {}
     for trial in trials:
-        config = bench.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
-        arm = bench.compose(name_of_trial(trial), config)
+        arm = bench.compose(name_of_trial(trial), trial.user_attrs["attributes"]["resolved"])
         arms[arm.name] = bench.deployed(arm)
     watch = Watch()
     data = bench.data("confirm")
@@ -171,7 +170,7 @@ def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speed
 
     Decodes the first :data:`COMMON` of the confirmation's prompts and writes the records to ``path``.
     """
-    arm = bench.compose(f"{one.name}, cold", bench.config_of(one))
+    arm = bench.compose(f"{one.name}, cold", one.attributes["resolved"])
     plain = bench.plain()
     records: list[PromptRecord] = []
     try:

@@ -50,7 +50,7 @@ class EngineBench(Bench):
         self.samples *= len(engine.loads)
 
     @override
-    def compose(self, name: str, config: Config) -> LearningArm:
+    def _composed(self, name: str, config: Config) -> LearningArm:
         engine = build_engine(config)
         # what plain decoding lacks ends the whole study
         if (why := engine.lacks()) and not build_engine(self.config).plain().lacks():
@@ -96,7 +96,7 @@ class SequencesBench(Bench):
             self.samples = 1
 
     @override
-    def compose(self, name: str, config: Config) -> LearningArm:
+    def _composed(self, name: str, config: Config) -> LearningArm:
         parts = build_parts(config, self.backend.draft)
         one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
         return self.arm(name, parts, build_execution(config) or one_by_one)

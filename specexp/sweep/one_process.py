@@ -110,7 +110,7 @@ class OneProcess:
     def unchanged(self, trials: optuna.Study) -> StudyResult | None:
         """Return the stored result if nothing that it depends on has changed since."""
         kept = self.last_result(trials)
-        fresh = kept is not None and kept.of == result_digest(self.config, self.settings, trials)
+        fresh = kept is not None and kept.of == result_digest(self.config.workload(), self.settings, trials)
         return kept if fresh else None
 
     def last_result(self, trials: optuna.Study) -> StudyResult | None:

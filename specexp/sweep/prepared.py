@@ -51,11 +51,11 @@ def chosen(settings: Sweep, trials: optuna.Study) -> list[FrozenTrial]:
     return select(trials, settings.confirm.best, settings.confirm.of_each)[:most]
 
 
-def result_digest(config: StudyConfig, settings: Sweep, trials: optuna.Study) -> str:
-    """Return a digest of everything on which a study's result depends."""
+def result_digest(workload: Mapping[str, Any], settings: Sweep, trials: optuna.Study) -> str:
+    """Return a digest of everything on which a study's result depends, such as its workload."""
     assert settings.confirm is not None
     export = None if settings.export is None else settings.export.model_dump()
     learn = None if settings.learn is None else settings.learn.model_dump()
     prompts = trials.user_attrs.get(PLAN, {}).get("confirmed")
     digests = [trial.user_attrs.get("digest") for trial in chosen(settings, trials)]
-    return digest_of([config.workload(), settings.confirm.data, learn, prompts, digests, export])
+    return digest_of([workload, settings.confirm.data, learn, prompts, digests, export])

@@ -130,7 +130,7 @@ class ReplayBench(Bench):
         _, searched = self._predicted_prompts
         records, over_plain = self._plain_records, None
         if overrides is not None:
-            arm = self.compose("predicted", self.config.with_overrides(overrides))
+            arm = self.compose("predicted", overrides)
             arm = self.warm_started(arm) if searched else self.deployed(arm)
             arm.reset()
             records = self._decoded(arm)

@@ -149,8 +149,9 @@ def prepare(
             say(forecast)
         if not known:
             bench.measure_reference()
-        if possible.count_acceptances is not None:
-            count_acceptances(bench, possible.count_acceptances, partial(bar.stage, "counting acceptances"))
+        if possible.count_acceptances is not None and (path := config.acceptance_counts):
+            begin = partial(bar.stage, "counting acceptances")
+            count_acceptances(bench, possible.count_acceptances, path, config.resolved(config), begin)
         busy = busy_machine(bench.reference.seconds_per_token.values())
         if busy and bench.latency is None:
             say(busy)

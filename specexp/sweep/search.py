@@ -182,7 +182,7 @@ class StudySearch:
         try:
             overrides = trial.user_attrs.get("overrides")
             if overrides is None:
-                overrides = self._space.suggest(trial, self._bench.config.applies)
+                overrides = self._space.suggest(trial, self._bench.applies)
             candidate = self._bench.prepare(overrides)
             original = self._sign(trial, candidate)
             if original is not None:

@@ -59,7 +59,6 @@ class FakeBench(Bench):
     """Configurations of the made-up classes of ``ARGUMENTS``; the best has 20 nodes."""
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self.config: Any = self  # for its ``applies``
         self.seconds = seconds
         self.measured: list[str] = []
 

@@ -266,7 +266,7 @@ def test_tables_and_steps_give_the_same_figures(here):
     bench.load_reference()
     tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
     read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
-    arm = bench.compose("stepped", study_config.with_overrides(tree))
+    arm = bench.compose("stepped", tree)
     stepped = figures_of([arm.decode(prompt) for prompt in bench.data().prompts])
     assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
     assert read.metrics["modelled_tokens_per_second"] == pytest.approx(stepped["modelled_tokens_per_second"], rel=1e-12)
