@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
@@ -24,10 +24,6 @@ from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.data.workload import first_turn_ids
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
-
-if TYPE_CHECKING:
-    from specexp.config.schema import Generation, Reasoning
-    from specexp.models.pair import ModelPair
 
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
@@ -63,28 +59,6 @@ class Solver:
     chat_template: bool = False  # whether prompts are formatted with the tokenizer's chat template
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, Problem] = field(default_factory=dict)  # the task items, by prompt id
-
-    @classmethod
-    def of(
-        cls,
-        pair: ModelPair,
-        reasoning: Reasoning,
-        generation: Generation,
-        data: Mapping[str, Any],
-        problems: Mapping[str, Problem],
-    ) -> Self:
-        """Return the solver of an experiment for its models, given three sections of its file."""
-        return cls(
-            reasoning.search,
-            pair.tokenizer,
-            eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
-            stop_at_repetition=generation.stop_at_repetition,
-            seed=generation.seed,
-            max_new_tokens=reasoning.max_new_tokens,
-            chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
-            template_arguments=data["chat_template_kwargs"] or {},
-            problems=problems,
-        )
 
     def solve(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 from specexp.artifacts.environment import high_load
 from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line, restated
-from specexp.bench.arm import Arm, LearningArm
+from specexp.bench.arm import Arm, LearningArm, eos_of
 from specexp.bench.arm_spec import ArmSpec, Backend, Preload, can_follow, errors_at, make_arm, why_not
 from specexp.bench.metrics import METRICS
 from specexp.bench.observers import Observer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from specexp.bench.execution_arm import Solver
     from specexp.bench.live import LiveBackend
     from specexp.config.check import Checker
+    from specexp.data.task_items import Problem
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
@@ -141,18 +142,31 @@ def check_tasks(config: Config) -> None:
             _ = tasks.problems
 
 
-def solver_of(config: Config, pair: ModelPair) -> Solver | None:
-    """Return the solver of an experiment for its models, or None if one sequence is decoded per prompt.
+def solver_of(config: Config, pair: ModelPair, problems: Mapping[str, Problem] | None = None) -> Solver | None:
+    """Return what solves the tasks of an experiment; None if one sequence is decoded per prompt.
 
-    Raises PromptSetError if a task's file cannot be read.
+    ``problems`` (by prompt id) replaces the items of ``data``. Raises PromptSetError if a task's file cannot be read.
     """
     from specexp.bench.execution_arm import Solver
 
-    if not is_multi_sequence(config):
+    if not is_multi_sequence(config) and problems is None:
         return None
-    tasks = build_task_items(config)
-    problems = {} if tasks is None else tasks.problems
-    return Solver.of(pair, build_reasoning(config), config.generation, config.get("data"), problems)
+    generation = config.generation
+    reasoning = build_reasoning(config)
+    data = config.get("data")
+    if problems is None and (tasks := build_task_items(config)) is not None:
+        problems = tasks.problems
+    return Solver(
+        reasoning.search,
+        pair.tokenizer,
+        eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
+        stop_at_repetition=generation.stop_at_repetition,
+        seed=generation.seed,
+        max_new_tokens=reasoning.max_new_tokens,
+        chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
+        template_arguments=data["chat_template_kwargs"] or {},
+        problems=problems or {},
+    )
 
 
 def is_plain(config: Config) -> bool:
@@ -214,13 +228,9 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     analyses = build_analyses(config)
     if backend.pair is None:
         _check_without_models(config, composed, analyses)
-    arms = list[Arm]()
-    left_out = list[str]()
-    for spec in arm_specs(config, backend, composed):
-        if spec.reference is None or spec.reference in backend.references:
-            arms.append(make_arm(spec, backend))
-        else:
-            left_out.append(spec.name)
+    specs = list(arm_specs(config, backend, composed))
+    possible = [spec for spec in specs if spec.reference is None or spec.reference in backend.references]
+    arms = [make_arm(spec, backend) for spec in possible]
     names = [arm.name for arm in arms]
     seeds = {
         arm.title: arm.config.get("data")["shuffle_seed"]
@@ -229,6 +239,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     }
     begin_analyses(config, analyses, arms)
     baselines = [name for name in baselines_of(config) if name in names] or [PLAIN]
+    left_out = [spec.name for spec in specs if spec not in possible]
     return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
@@ -263,21 +274,17 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
     return [ordered[place] for place in np.random.default_rng(shuffle_seed).permutation(len(ordered))]
 
 
-def _check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
+def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
+    """Raise ConfigError if a prompt and its answers do not fit in the target's context."""
     # the later prompts of an item depend on earlier answers
     known = prompts if build_task_items(config) is None else ()
-    check_prompts(known, pair, config.generation.max_new_tokens, config.checker, one_turn=is_multi_sequence(config))
+    check_lengths(known, pair, config.generation.max_new_tokens, config.checker, one_turn=is_multi_sequence(config))
 
 
-def check_prompts(
+def check_lengths(
     prompts: Sequence[Prompt], pair: ModelPair, most: int, checker: Checker, *, one_turn: bool = False
 ) -> None:
-    """Raise ConfigError if a prompt and its answers do not fit in the target's context.
-
-    Args:
-        most: Maximum number of new tokens per turn.
-        one_turn: Whether prompts of several turns are errors too.
-    """
+    """Raise ConfigError unless prompts and their answers, of up to ``most`` tokens per turn, fit in the context."""
     from specexp.core.cache import context_limit
 
     limit = context_limit(pair.target.config)
@@ -314,7 +321,7 @@ def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
     """Read the prompts. Raises ConfigError if they cannot be read or do not fit in the target's context."""
     data = build_data(config, pair.tokenizer)
     with prompt_errors(config):
-        _check_prompts(config, data.prompts, pair)
+        check_prompts(config, data.prompts, pair)
     for sentence in data.workload.preparation.chat_template():
         print(sentence)
     return data
@@ -346,7 +353,7 @@ def rehearse(config: Config) -> LiveBackend:
         arms[-1].close()
         if (preload := preloads.get(spec.name)) is not None:
             try:
-                _check_prompts(preload, build_data(preload, pair.tokenizer).prompts, pair)
+                check_prompts(preload, build_data(preload, pair.tokenizer).prompts, pair)
             except PromptSetError as error:
                 raise ConfigError(f"{spec.where}.preload: {error}") from error
     begin_analyses(config, build_analyses(config), arms)
@@ -361,9 +368,9 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def warn_of_load() -> None:
-    """Print a warning if the machine on which times are measured was busy during the last minute."""
-    if load := high_load():
+def warn_of_load(latency: Any) -> None:
+    """Print a warning if times are measured (``latency`` is None) on a machine that was busy in the last minute."""
+    if latency is None and (load := high_load()):
         cores = counted(usable_cores().number, "core")
         print(
             f"warning: the machine was busy in the last minute (load {load:.1f} on {cores}): if it "

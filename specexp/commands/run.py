@@ -179,8 +179,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     from specexp.report.publish import publish, tracked_config, tracker_of
 
     folder = config.output / config.name
-    if config.get("latency") is None:
-        warn_of_load()
+    warn_of_load(config.get("latency"))
     with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
         with restated(OSError, lambda error: unwritable(config, folder, error)):
             held.enter_context(sole_writer(folder))

@@ -114,8 +114,7 @@ def run(config: Config) -> Profiled:
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     quiet_libraries()
-    if config.get("latency") is None:
-        warn_of_load()
+    warn_of_load(config.get("latency"))
     use_threads(config.generation.threads)
     pair = build_pair(config)
     section, name, seed = config.profile, config.name, config.generation.seed

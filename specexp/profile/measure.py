@@ -136,10 +136,7 @@ class TimedBackend:
 def time_backend(
     section: Profile, seed: int, specs: Sequence[ArmSpec], backend: LiveBackend, text: NDArray[np.int64]
 ) -> TimedBackend:
-    """Return the passes and arms to time for a pair, ready to be measured.
-
-    Args:
-        specs: The specifications of the experiment's arms, plain decoding first.
+    """Return the passes and arms to time for a pair, ready to be measured; of ``specs``, plain decoding is the first.
 
     Raises ConfigError if the parts do not work with the models.
     """

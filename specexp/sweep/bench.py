@@ -24,15 +24,7 @@ from specexp.bench.measuring import records_by_prompt
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import DISTURBED, IMPOSSIBLE
-from specexp.config import (
-    Config,
-    build_data,
-    build_parts,
-    build_task_items,
-    build_verifier,
-    is_multi_sequence,
-    prompt_errors,
-)
+from specexp.config import Config, build_data, build_parts, build_verifier, prompt_errors
 from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
@@ -131,9 +123,7 @@ class Bench:
         staged = with_prompts_of(self.config, stage)
         data = build_data(staged, self.pair.tokenizer)
         with prompt_errors(staged):
-            prompts = data.prompts if build_task_items(self.config) is None else ()
-            most, one_turn = self.config.generation.max_new_tokens, is_multi_sequence(self.config)
-            check_prompts(prompts, self.pair, most, self.config.checker, one_turn=one_turn)
+            check_prompts(self.config, data.prompts, self.pair)
         return data
 
     @cached_property

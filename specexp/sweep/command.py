@@ -91,16 +91,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
         from specexp.sweep.workers import run_study_workers
 
-        status, ended = run_study_workers(
-            config.name,
-            settings.storage,
-            config.folder / "workers",
-            cluster,
-            kept,
-            console,
-            gpus=cluster.gpus_on(config.pair.device),
-            threads=config.generation.threads or 1,
-        )
+        status, ended = run_study_workers(config, cluster, kept, console)
     else:
         from specexp.sweep.run import run_sweep
 

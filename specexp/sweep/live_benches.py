@@ -10,11 +10,10 @@ from typing_extensions import override
 from specexp.base.messages import first_line, restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.equality import InFloat32
-from specexp.bench.execution_arm import Solver
-from specexp.bench.experiment import longest_context
+from specexp.bench.experiment import longest_context, solver_of
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
-from specexp.config import Config, build_engine, build_execution, build_parts, build_reasoning
+from specexp.config import Config, build_engine, build_execution, build_parts
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.engines.engine import ForeignEngine
@@ -90,8 +89,7 @@ class SequencesBench(Bench):
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         problems = config.problems()
-        solver = Solver.of(pair, build_reasoning(config), config.generation, config.get("data"), problems)
-        super().__init__(config, LiveBackend(pair, solver), None)
+        super().__init__(config, LiveBackend(pair, solver_of(config, pair, problems)), None)
         if not problems:
             self.samples = 1
 

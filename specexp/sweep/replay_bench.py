@@ -90,7 +90,7 @@ class ReplayBench(Bench):
         tokenizer = tokenizer_of(config) if pair is None else pair.tokenizer
         data = recorded_data(with_prompts_of(config, stage), self.recording, tokenizer)
         if pair is not None:
-            check_prompts(data.prompts, pair, config.generation.max_new_tokens, config.checker)
+            check_prompts(config, data.prompts, pair)
         return data
 
     @override

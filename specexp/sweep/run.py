@@ -118,8 +118,7 @@ def prepare(
     """
     config = process.config
     say = partial(console.print, highlight=False, soft_wrap=True)
-    if config.get("latency") is None:
-        warn_of_load()
+    warn_of_load(config.get("latency"))
     use_threads(config.generation.threads)
     bench = open_bench(config)
     check_stages(bench)

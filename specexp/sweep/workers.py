@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from time import sleep, time
 from typing import Any
 from zlib import crc32
@@ -37,6 +36,7 @@ from specexp.sweep.prepared import PreparedStudy
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, open_storage, own_study, retry_lost
+from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trial_queue import known_waiting, put_back, queue_known
 from specexp.sweep.trials import Candidate
 
@@ -287,26 +287,14 @@ def is_dead(trial: FrozenTrial) -> bool:
 
 
 def run_study_workers(
-    name: str,
-    storage: str | None,
-    folder: Path,
-    options: ClusterOptions,
-    typed: Sequence[str],
-    console: Console,
-    *,
-    gpus: int,
-    threads: int,
+    config: StudyConfig, options: ClusterOptions, typed: Sequence[str], console: Console
 ) -> tuple[int, StudyResult | None]:
     """Run a study with workers on a cluster, and print its result.
-
-    Args:
-        folder: The folder for the workers' logs.
-        gpus: Number of GPUs for each worker.
-        threads: Number of CPU cores for each worker.
 
     Returns the exit code (1 if a worker failed) and the result, which is None if no worker concluded the study. Raises
     ConfigError if the cluster rejects the workers, and ConfigError or StudyError if the database cannot be used.
     """
+    storage = config.sweep.storage
     if storage is None or (storage.startswith("sqlite") and options.on != "local"):
         why = "all workers must reach the study" if storage is None else "an SQLite file serves one machine only"
         needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
@@ -318,9 +306,15 @@ def run_study_workers(
         bare = make_url(storage)._replace(password=None).render_as_string()
         typed = [one.replace(storage, bare) for one in typed]
     command = (sys.executable, "-m", "specexp.sweep", *typed)
-    commands = {f"{name} {number}": command for number in range(options.workers)}
-    status = run_workers(options, commands, folder, gpus, threads)
-    study = f"{name}{CONFIRMATIONS}"
+    folder = config.folder / "workers"
+    status = run_workers(
+        options,
+        {f"{config.name} {number}": command for number in range(options.workers)},
+        folder,
+        gpus=options.gpus_on(config.pair.device),
+        threads=config.generation.threads or 1,
+    )
+    study = f"{config.name}{CONFIRMATIONS}"
     try:
         kept = last_result(optuna.load_study(study_name=study, storage=open_storage(storage, folder)))
     except KeyError:

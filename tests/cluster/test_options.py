@@ -1,6 +1,6 @@
 """The command-line options of workers, and what is refused."""
 
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +66,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     ],
 )
 def test_a_study_of_many_machines_needs_a_database(on, storage, why):
+    config: Any = SimpleNamespace(sweep=SimpleNamespace(storage=storage))
     unused: Any = None
     with pytest.raises(ConfigError, match=f"--on {on} needs a database, because .*{why}: --storage postgresql:"):
-        run_study_workers("mine", storage, Path("unused"), ClusterOptions(on), [], unused, gpus=0, threads=1)
+        run_study_workers(config, ClusterOptions(on), [], unused)

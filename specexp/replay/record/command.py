@@ -434,14 +434,14 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
 
     Raises ConfigError if a set cannot be read, a prompt does not fit the target's context, or two prompts share an id.
     """
-    from specexp.bench.experiment import check_prompts
+    from specexp.bench.experiment import check_lengths
 
     found: dict[str, Prompt] = {}
     for config in plan.prompts.values():
         with prompt_errors(config):
             workload = build_workload(config)
             prompts = workload.load(pair.tokenizer)
-            check_prompts(prompts, pair, config.generation.max_new_tokens, config.checker)
+            check_lengths(prompts, pair, config.generation.max_new_tokens, config.checker)
         for sentence in workload.preparation.chat_template():
             print(sentence)
         for prompt in prompts:
