@@ -18,7 +18,7 @@ from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import FUNCTION, Sweep, name_of
 from specexp.report.publish import check_study_folder
-from specexp.sweep.space import Space, check_goals, directions_of, drawn_by_function
+from specexp.sweep.space import Space, check_goals, directions_of
 from specexp.sweep.study_config import StudyConfig
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--minutes N] [--n-trials N] [--storage URL]
@@ -69,7 +69,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if FUNCTION in settings.space:
-        list(drawn_by_function(config, settings))
+        list(config.drawn())
     if dry_run:
         from specexp.sweep.one_process import OneProcess
         from specexp.sweep.preparation import left_out_lines, rehearse

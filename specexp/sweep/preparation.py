@@ -18,7 +18,7 @@ from specexp.sweep.live_benches import live_bench
 from specexp.sweep.output import payloads_of
 from specexp.sweep.replay_bench import ReplayBench
 from specexp.sweep.sampler import check_sampler
-from specexp.sweep.space import Space, drawn_by_function
+from specexp.sweep.space import Space
 from specexp.sweep.study_config import StudyConfig
 
 _LISTED = 3  # maximum number of names in a sentence
@@ -86,7 +86,7 @@ def branches(
     ``chosen`` maps keys to the labels that all combinations share.
     """
     if FUNCTION in sweep.space:
-        yield from drawn_by_function(config, sweep)
+        yield from config.drawn()
         return
     others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
     for labels in product(*others.values()):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from specexp.base.messages import did_you_mean, first_line, type_and_line
+from specexp.base.messages import did_you_mean
 from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
-from specexp.config.sweep import FUNCTION, METHOD, SpaceEntry, Suggested, Sweep, overrides_of
-from specexp.sweep.study_config import StudyConfig
+from specexp.config.sweep import FUNCTION, METHOD, SpaceEntry, Sweep, overrides_of
 from specexp.tracking.names import SPEEDUP
-
-_DRAWS = 4
-"""Number of draws of a user's function before its study begins."""
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Returns whether a dotted key exists in the composition with the overrides chosen so far."""
@@ -71,28 +67,6 @@ class Space:
 
     def __str__(self) -> str:
         return "; ".join(f"{key}: {entry}" for key, entry in self.entries.items())
-
-
-def drawn_by_function(config: StudyConfig, sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Yield a few draws of the user's function; raises ConfigError if it cannot be called or its settings are wrong."""
-    import optuna
-
-    entry = sweep.space[FUNCTION]
-    assert isinstance(entry, Suggested)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    where = str(config.checker.error(("sweep", "space"), ""))
-    for _ in range(_DRAWS):
-        try:
-            overrides = entry.suggest(study.ask(), FUNCTION, {})
-        except Exception as error:  # the user's code may raise anything
-            text = first_line(error)
-            named = text if text.startswith(entry.call) else f"{entry.call} cannot be called: {type_and_line(error)}"
-            raise ConfigError(f"{where}: {named}") from error
-        config.with_overrides(overrides, f"{where}: {entry.call}")
-        if not config.multi_sequence and any(key.partition(".")[0] == "execution" for key in overrides):
-            raise ConfigError(f"{where}: {entry.call} must return no key of execution, because the file sets none")
-        yield overrides
 
 
 def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:

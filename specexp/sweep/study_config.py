@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from specexp.artifacts.environment import device_name
 from specexp.artifacts.manifest import sha256
+from specexp.base.messages import first_line, type_and_line
 from specexp.config import (
     CommandError,
     Config,
+    ConfigError,
     apply_overrides,
     build_latency,
     build_task_items,
@@ -26,6 +28,7 @@ from specexp.config import (
     recording_folder,
 )
 from specexp.config.load import COUNTS, with_counts, with_prompts_of
+from specexp.config.sweep import FUNCTION, Suggested
 from specexp.replay.format.recording import MANIFEST
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
+_DRAWS = 4
+"""Number of draws of a user's function before its study begins."""
 PIECE = 2**16
 """Size, in bytes, of the pieces of a file that are hashed. A file of up to 64 pieces is hashed completely."""
 
@@ -125,6 +130,27 @@ class StudyConfig(Config):
             for key, value in overrides.items()
         }
         return apply_overrides(self, filled, source)
+
+    def drawn(self) -> Iterator[dict[str, Any]]:
+        """Yield a few draws of the user's function; raises ConfigError if it fails or its settings are wrong."""
+        import optuna
+
+        entry = self.sweep.space[FUNCTION]
+        assert isinstance(entry, Suggested)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        where = str(self.checker.error(("sweep", "space"), ""))
+        for _ in range(_DRAWS):
+            try:
+                overrides = entry.suggest(study.ask(), FUNCTION, {})
+            except Exception as error:  # the user's code may raise anything
+                text = first_line(error)
+                cannot = f"{entry.call} cannot be called: {type_and_line(error)}"
+                raise ConfigError(f"{where}: {text if text.startswith(entry.call) else cannot}") from error
+            self.with_overrides(overrides, f"{where}: {entry.call}")
+            if not self.multi_sequence and any(key.partition(".")[0] == "execution" for key in overrides):
+                raise ConfigError(f"{where}: {entry.call} must return no key of execution, because the file sets none")
+            yield overrides
 
     def resolved(self, config: Config) -> dict[str, Any]:
         """Return the sections in which candidates may differ, with all defaults filled in."""
