@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from specexp.bench.execution_arm import Solver
     from specexp.bench.live import LiveBackend
     from specexp.config.check import Checker
+    from specexp.data import TaskItems
     from specexp.data.task_items import Problem
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")
@@ -61,14 +62,14 @@ class ExperimentArms:
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
 
 
-def _check_published(config: Config) -> None:
+def _check_published(published: Sequence[Mapping[str, Any]], checker: Checker) -> None:
     numbers = {"speedup", *(metric.name for metric in METRICS)}
-    for number, row in enumerate(config.published):
+    for number, row in enumerate(published):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
-            raise config.checker.error((*at, "method"), " must name the method that the figures belong to")
+            raise checker.error((*at, "method"), " must name the method that the figures belong to")
         for key in sorted(key for key in numbers & row.keys() if isinstance(row[key], str)):
-            raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
+            raise checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
@@ -77,7 +78,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a shared section.
     It is also raised if an analysis or arm does not support the number of sequences decoded per prompt.
     """
-    _check_published(config)
+    _check_published(config.published, config.checker)
     composed = arms_of(config)
     several = is_multi_sequence(config)
     verifier = build_verifier(config)
@@ -88,14 +89,15 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             decoded = "groups of sequences" if several else "one at a time"
             why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
             raise config.checker.error(("analyses", str(number)), why)
-    if is_plain(config) and config.sweep is not None:
+    plain = is_plain(config)
+    if plain and config.sweep is not None:
         winner = f"{config.sweep.export.to if config.sweep.export else 'artifacts/NAME'}/best-tree"
         raise ConfigError(
             f"{config.file}: there is nothing to compare with plain decoding, since the file has a sweep but no arms; "
             f"use python -m specexp.sweep {config.file}, then its winner with --artifact {winner}"
         )
     titles = [PLAIN, *(name for name in baselines_of(config) if name != PLAIN)]
-    for arm in composed if not is_plain(config) else ():
+    for arm in composed if not plain else ():
         wrong = None
         other = {**arm.config.get("data"), "shuffle_seed": data["shuffle_seed"]}
         parted = [name for name in _SAME_FOR_ALL if arm.config.get(name) != config.get(name)]
@@ -133,11 +135,10 @@ def baselines_of(config: Config) -> list[str]:
     return list(given)
 
 
-def check_tasks(config: Config) -> None:
+def check_tasks(tasks: TaskItems | None, checker: Checker) -> None:
     """Read the files of reasoning tasks before models are loaded. Raises ConfigError if one cannot be read."""
-    tasks = build_task_items(config)
     key = ("data", "prompts", "init_args", "tasks")
-    with restated(ValueError, lambda error: config.checker.error(key, f": {first_line(error)}")):
+    with restated(ValueError, lambda error: checker.error(key, f": {first_line(error)}")):
         if tasks is not None:
             _ = tasks.problems
 
@@ -227,7 +228,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     composed = check_experiment(config)
     analyses = build_analyses(config)
     if backend.pair is None:
-        _check_without_models(config, composed, analyses)
+        _check_without_models(composed, analyses, config.checker)
     specs = list(arm_specs(config, backend, composed))
     possible = [spec for spec in specs if spec.reference is None or spec.reference in backend.references]
     arms = [make_arm(spec, backend) for spec in possible]
@@ -237,33 +238,33 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         for arm in composed
         if arm.title in names and arm.config.get("data") != config.get("data")  # only the seeds may differ
     }
-    begin_analyses(config, analyses, arms)
+    begin_analyses(analyses, arms, config.checker)
     baselines = [name for name in baselines_of(config) if name in names] or [PLAIN]
     left_out = [spec.name for spec in specs if spec not in possible]
     return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
-def begin_analyses(config: Config, analyses: Sequence[Observer], arms: Sequence[Arm]) -> None:
+def begin_analyses(analyses: Sequence[Observer], arms: Sequence[Arm], checker: Checker) -> None:
     """Start the analyses before anything is decoded. Raises ConfigError if one names an arm that does not exist."""
     parts = {arm.name: arm.parts for arm in arms if isinstance(arm, LearningArm)}
     for number, analysis in enumerate(analyses):
         try:
             analysis.begin(parts)
         except ValueError as error:
-            raise config.checker.error(("analyses", str(number)), f": {error}") from error
+            raise checker.error(("analyses", str(number)), f": {error}") from error
 
 
-def _check_without_models(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Observer]) -> None:
+def _check_without_models(composed: Sequence[ComposedArm], analyses: Sequence[Observer], checker: Checker) -> None:
     advice = "leave it out to replay, or set backend to live"
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
             why = "reads the target's logits or times the models, which a recording does not contain"
             where = ("analyses", str(number))
-            raise config.checker.error(where, f": {type(analysis).__name__} {why}: {advice}")
+            raise checker.error(where, f": {type(analysis).__name__} {why}: {advice}")
     for arm in composed:
         if arm.preload is not None:
             why = ".preload decodes other prompts with the models"
-            raise config.checker.error(("arms", arm.name), f"{why}: {advice}")
+            raise checker.error(("arms", arm.name), f"{why}: {advice}")
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
@@ -335,7 +336,7 @@ def rehearse(config: Config) -> LiveBackend:
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer
 
-    check_tasks(config)
+    check_tasks(build_task_items(config), config.checker)
     if given := config.get("trainer"):  # importing Lightning takes seconds
         build_trainer(given, config.checker)
     pair = build_outline(config)
@@ -356,7 +357,7 @@ def rehearse(config: Config) -> LiveBackend:
                 check_prompts(preload, build_data(preload, pair.tokenizer).prompts, pair)
             except PromptSetError as error:
                 raise ConfigError(f"{spec.where}.preload: {error}") from error
-    begin_analyses(config, build_analyses(config), arms)
+    begin_analyses(build_analyses(config), arms, config.checker)
     return backend
 
 

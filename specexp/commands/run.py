@@ -129,20 +129,19 @@ def _act(
     if cluster is not None:
         return run_shards("specexp.run", typed, cluster, folder, config.pair.device, config.generation.threads)
     if shard is None:
-        return _exit_code(config, run(config))
+        return _exit_code(folder, run(config))
     # a restarted worker may find its shard already decoded
     pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
     with ends_last(folder, partial(_is_decoded, config)) as last:
-        return _exit_code(config, run(config, pair)) if last else 0
+        return _exit_code(folder, run(config, pair)) if last else 0
 
 
-def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
+def _exit_code(folder: Path, records: Sequence[PromptRecord]) -> int:
     """Return 0, or print an error and return 1 if an output is missing or differs from plain decoding."""
     status = 0
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
-        where = config.output / config.name / RECORDS
-        status = fail(f"{failed}; the table shows the other outputs, and {where} has the reason for each", 1)
+        status = fail(f"{failed}; the table shows the other outputs, and {folder / RECORDS} has the reason for each", 1)
     if wrong is not None:
         status = fail(f"{wrong}: this is not lossless, so its speed does not count", 1)
     return status
@@ -207,7 +206,7 @@ def _opened(
     """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
 
-    check_tasks(config)
+    check_tasks(build_task_items(config), config.checker)
     trainer = build_trainer(config.get("trainer"), config.checker)
     backend: Backend
     live: ServedBackend | None = None

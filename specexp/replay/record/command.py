@@ -55,6 +55,8 @@ from specexp.replay.format.trie import RecordingError
 from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
+    from specexp.config.check import Checker
+    from specexp.core.contracts import TreeBuilder
     from specexp.models.pair import ModelPair
     from specexp.replay.record.recorder import Recorder
     from specexp.report.progress import StageBar
@@ -93,7 +95,7 @@ def _act(
         return 0
     plan = plan_recording(config)
     pair = build_outline(plan.config)
-    check_context(plan, pair)
+    check_context(plan.coverage, pair, plan.config.checker)
     load_prompts(plan, pair)
     manifest = _existing(plan, plan.made_of())
     answers = 0 if manifest is None else manifest.answers
@@ -161,7 +163,7 @@ class RecordingJob:
 
         self.plan = plan_recording(self.config)
         self.pair = self.loaded or build_pair(self.plan.config)
-        check_context(self.plan, self.pair)
+        check_context(self.plan.coverage, self.pair, self.plan.config.checker)
         self.generation = self.plan.config.generation
         use_threads(self.generation.threads)
         self.prompts = load_prompts(self.plan, self.pair)
@@ -458,14 +460,14 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     return list(found.values())
 
 
-def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
+def check_context(coverage: Sequence[TreeBuilder], pair: ModelPair, checker: Checker) -> None:
     """Raise ConfigError if a builder of the coverage can make a tree that does not fit in a model's context."""
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
-        for number, builder in enumerate(plan.coverage):
+        for number, builder in enumerate(coverage):
             if limit is not None and builder.max_nodes >= limit:
                 raise refusal(
-                    plan.config,
+                    checker,
                     f"coverage.{number}",
                     f"makes trees of up to {counted(builder.max_nodes, 'node')}, but the {role}'s context holds "
                     f"{counted(limit, 'token')}: lower its budget",

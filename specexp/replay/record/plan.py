@@ -120,7 +120,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     if covered_by is None:
         covered_by = [(config.get("builder") if learns(drafter) else None) or _DEFAULT]
     if not covered_by:
-        raise refusal(config, "coverage", "must have at least one builder, got an empty list")
+        raise refusal(config.checker, "coverage", "must have at least one builder, got an empty list")
     config = apply_overrides(config, {"record.coverage": covered_by}, config.source_of(("record", "coverage")))
     covered_by = config.get("record")["coverage"]
     overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
@@ -130,7 +130,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     drafter = build_drafter(config)
     coverage: list[TreeBuilder] = list(config.record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
-        _check_coverage(config, number, builder, drafter, verifier)
+        _check_coverage(config.checker, number, builder, drafter, verifier)
     with restated(RecordingError, lambda error: config.checker.error(("drafter",), f": {error}")):
         scoring_of(drafter)
     return RecordingPlan(
@@ -140,7 +140,7 @@ def plan_recording(config: Config) -> RecordingPlan:
         covered_by,
         verifier,
         section,
-        _target_top_k(config, drafter),
+        _target_top_k(config.record.target_top_k, drafter, config.checker),
         _prompts(config),
         added,
     )
@@ -190,13 +190,13 @@ def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
 
 
 def _check_coverage(
-    config: Config, number: int, builder: TreeBuilder, drafter: Drafter | None, verifier: Verifier
+    checker: Checker, number: int, builder: TreeBuilder, drafter: Drafter | None, verifier: Verifier
 ) -> None:
     key = f"coverage.{number}"
     drawing = [one for one in parts_in(builder) if one.kind is not NodeKind.POINT_MASS]
     if drawing:
         raise refusal(
-            config,
+            checker,
             key,
             f"is a {type(drawing[0]).__name__} that draws its candidates, but a recording holds ranked candidates: set "
             "candidates to top-k",
@@ -204,19 +204,18 @@ def _check_coverage(
     try:
         check_composition(drafter, builder, verifier)
     except ValueError as error:
-        raise refusal(config, key, f"cannot be combined with the drafter: {first_line(error)}") from error
+        raise refusal(checker, key, f"cannot be combined with the drafter: {first_line(error)}") from error
 
 
-def _target_top_k(config: Config, drafter: Drafter | None) -> int:
+def _target_top_k(given: int | None, drafter: Drafter | None, checker: Checker) -> int:
     """Return ``record.target_top_k``, which defaults to the number of target tokens that the drafter learns from."""
     learned = {one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates}
-    given: int | None = config.record.target_top_k
     most = max(learned, default=0)
     if given is None:
         return most or _TOP_K
     if given < most:
         raise refusal(
-            config,
+            checker,
             "target_top_k",
             f"must be at least {most}, since {learned[most]} learns from the target's best {most}, got {given}",
         )
@@ -234,6 +233,6 @@ def _prompts(config: Config) -> dict[str, Config]:
     return found
 
 
-def refusal(config: Config, key: str, sentence: str) -> ConfigError:
+def refusal(checker: Checker, key: str, sentence: str) -> ConfigError:
     """Return a ConfigError about a key in the ``record:`` section."""
-    return config.checker.error(("record", *key.split(".")), f" {sentence}")
+    return checker.error(("record", *key.split(".")), f" {sentence}")
