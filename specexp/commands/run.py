@@ -20,15 +20,7 @@ from specexp.base.messages import restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import Backend, make_arm
 from specexp.bench.equality import InFloat32, divergence, in_float32
-from specexp.bench.experiment import (
-    ExperimentArms,
-    arm_specs,
-    check_experiment,
-    reordered,
-    solver_of,
-    use_threads,
-    warn_of_load,
-)
+from specexp.bench.experiment import ExperimentArms, arm_specs, check_experiment, reordered, use_threads, warn_of_load
 from specexp.bench.record import PromptRecord, read_records, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.cluster.launch import ClusterOptions
@@ -204,7 +196,7 @@ def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
     """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
-    from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
+    from specexp.bench.experiment import build_experiment, check_tasks, load_prompts, solver_of
 
     check_tasks(build_task_items(config), config.checker)
     trainer = build_trainer(config.get("trainer"), config.checker)
@@ -239,6 +231,7 @@ def _in_float32(
     config: Config, pair: ModelPair, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
     """Repeat comparisons in float32 for outputs that differ from plain decoding. Return None if there are none."""
+    from specexp.bench.experiment import solver_of
     from specexp.bench.live import LiveBackend
 
     different = {record.arm for record in records if record.difference is not None}
