@@ -12,16 +12,24 @@ from pydantic import TypeAdapter
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.kinds.compositions import CONFIRMED
-from specexp.artifacts.store import BEST_TREE
+from specexp.artifacts.store import BEST, BEST_TREE
 from specexp.base.messages import counted
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Speedup
-from specexp.bench.verdict import left_out_sentence, prompts_needed, verdict_of
-from specexp.config import Config
+from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of
+from specexp.config import Config, build_engine
 from specexp.config.command import current_result
-from specexp.config.next_step import more_prompts
+from specexp.config.next_step import (
+    artifact_again,
+    command_line,
+    experiment_again,
+    model_options,
+    more_prompts,
+    trust_options,
+    trusted_packages,
+)
 from specexp.config.sweep import Categorical, name_of
 from specexp.engines.settings import engines_note
 from specexp.report.comparison import category_table, failed_answers, first_token_sentence, kinds_sentence
@@ -29,7 +37,7 @@ from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
 from specexp.report.sections import prompts_shown, texts_of
 from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, sentences, table
-from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, next_steps, summary_of
+from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, summary_of
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import StudyPlan
 from specexp.sweep.prepared import PreparedStudy, chosen, result_digest
@@ -213,7 +221,36 @@ def _methods(study: PreparedStudy) -> tuple[int, list[str]]:
 
 
 def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[str, str]:
-    """Return the next steps. A command that measures more prompts also allows the time for them."""
+    """Return commands to suggest after a verdict, keyed by purpose; ``deploys``: an artifact has the alias ``best``."""
+    config, export = study.config, study.settings.export
+    verdict = verdict_of(speedup, config.least_gain)
+    if verdict is SpeedVerdict.CANNOT_TELL:
+        return _more_prompts(study, speedup)
+    if verdict is SpeedVerdict.NOT_FASTER and not config.of_engine:
+        return {"see why it is not faster": command_line("doctor", why="costs of passes on this machine")}
+    if export is None or not deploys:
+        return {}
+    best = f"{export.to}/{BEST}"
+    if config.of_engine:
+        form = build_engine(config).exported_as
+        return {"write the engine's own settings": command_line("export", best, "--to", form)}
+    trust = trust_options(config)
+    pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
+    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
+    again = experiment_again(config, artifact_again(config, best))
+    return {
+        "prove that its output is unchanged": command_line("verify", *again),
+        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
+        "use it in Python": (
+            f"pair = specexp.load_pair({pair}); "
+            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
+        ),
+        "carry it to an engine": command_line("export", "--help", why="lists the engines"),
+    }
+
+
+def _more_prompts(study: PreparedStudy, speedup: Speedup) -> dict[str, str]:
+    """Return the command that measures more prompts, and allows the time for them."""
     config, settings = study.config, study.settings
     key = "sweep.confirm.data.max_prompts"
     needed = prompts_needed(speedup, config.least_gain)
@@ -228,8 +265,7 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
-    more = more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
-    return next_steps(settings, config, verdict_of(speedup, config.least_gain), more, deploys)
+    return more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
 
 
 def method_of(config: Config, winner: Confirmed) -> str:

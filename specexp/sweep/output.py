@@ -1,4 +1,4 @@
-"""The outputs of a study: W&B runs, suggested commands, and artifacts with the winner."""
+"""The outputs of a study: W&B runs, and artifacts with the winner."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Speedup, metric_interval, paired_speedup
-from specexp.bench.verdict import SpeedVerdict
 from specexp.config import Config, build_engine
 from specexp.config.artifacts import LoadedArtifact, save_artifact
-from specexp.config.next_step import (
-    artifact_again,
-    command_line,
-    experiment_again,
-    model_options,
-    trust_options,
-    trusted_packages,
-)
-from specexp.config.sweep import Export, Sweep
+from specexp.config.sweep import Export
 from specexp.core.parts import Parts
 from specexp.engines.loads import LENGTH, forms_of, lengths_by_load
 from specexp.report.publish import parts_label
@@ -39,40 +30,6 @@ from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 from specexp.tracking.tracker import Tracker
-
-
-def next_steps(
-    settings: Sweep, config: StudyConfig, verdict: SpeedVerdict, more: Mapping[str, str], deploys: bool
-) -> dict[str, str]:
-    """Return commands to suggest after a verdict, keyed by purpose.
-
-    Args:
-        more: The next step of an open verdict.
-        deploys: Whether the study exports an artifact with the alias ``best``.
-    """
-    if verdict is SpeedVerdict.CANNOT_TELL:
-        return dict(more)
-    if verdict is SpeedVerdict.NOT_FASTER and not config.of_engine:
-        return {"see why it is not faster": command_line("doctor", why="costs of passes on this machine")}
-    if settings.export is None or not deploys:
-        return {}
-    best = f"{settings.export.to}/{BEST}"
-    if config.of_engine:
-        form = build_engine(config).exported_as
-        return {"write the engine's own settings": command_line("export", best, "--to", form)}
-    trust = trust_options(config)
-    pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
-    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    again = experiment_again(config, artifact_again(config, best))
-    return {
-        "prove that its output is unchanged": command_line("verify", *again),
-        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
-        "use it in Python": (
-            f"pair = specexp.load_pair({pair}); "
-            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
-        ),
-        "carry it to an engine": command_line("export", "--help", why="lists the engines"),
-    }
 
 
 def track_trial(tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
