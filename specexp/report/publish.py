@@ -381,7 +381,7 @@ def replaced_results(whole: Mapping[str, Any], folder: Path) -> str | None:
 
 
 def changed_key(whole: Mapping[str, Any], folder: Path, leave_out: Sequence[str] = _NOT_COMPARED) -> str:
-    """Return the first dotted key whose value differs from the one saved in a folder; empty if none does."""
+    """Return the first dotted key at which values differ from those saved in a folder; empty if none does."""
     earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     shared = dict.fromkeys(leave_out)
     return _difference({**earlier, **shared}, {**whole, **shared})
