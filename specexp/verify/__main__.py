@@ -1,4 +1,4 @@
-"""``python -m specexp.verify``: the command of :mod:`specexp.verify.command`."""
+"""``python -m specexp.verify``: the command of :mod:`specexp.commands.verify`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

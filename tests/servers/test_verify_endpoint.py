@@ -10,9 +10,9 @@ import pytest
 from helpers import drafting_server
 
 from specexp.bench.equality import near_tie_of
+from specexp.commands.verify import main
 from specexp.engines.openai_client import Streamed
 from specexp.servers.verify import EndpointReport, compare_endpoints
-from specexp.verify.command import main
 
 OFF = '{"speculative": false}'
 

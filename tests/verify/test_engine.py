@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specexp.commands.run import main as run
-from specexp.verify.command import main
+from specexp.commands.verify import main
 
 LOOKUP = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
 DATA = {"prompts": {"class_path": "StdlibFunctions", "init_args": {"split": "test"}}, "max_prompts": 50}

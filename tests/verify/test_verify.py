@@ -8,11 +8,11 @@ import pytest
 import torch
 from helpers.small_models import LetterTokenizer, tiny_llama
 
+from specexp.commands.verify import main
 from specexp.core.contracts import Drafter, Verifier
 from specexp.core.dialogue import Candidates, Verdict
 from specexp.models.pair import ModelPair
 from specexp.verifiers import RejectionSampling
-from specexp.verify.command import main
 from specexp.verify.run import folder_of
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}

@@ -6,8 +6,8 @@ import pytest
 
 from specexp.bench.record import read_records
 from specexp.commands.run import main
+from specexp.commands.verify import main as verify
 from specexp.config import ConfigError, load_config
-from specexp.verify.command import main as verify
 
 SEED = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
 
