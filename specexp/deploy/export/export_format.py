@@ -12,6 +12,7 @@ from specexp.artifacts.kinds import classes_with
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
+    from specexp.engines.settings import Settings
 
 
 def all_formats() -> dict[str, type[ExportFormat]]:
@@ -38,6 +39,7 @@ class ExportedFile:
     # template of the command that deploys the file as it was measured, with ``{file}`` for its path; empty if the
     # format's own command is meant
     command: str = ""
+    settings: Settings | None = None  # the engine's settings in the file; None for other files
 
 
 class ExportFormat:

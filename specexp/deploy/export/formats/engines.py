@@ -154,11 +154,13 @@ class ChainFormat(ExportFormat):
                     f"--to must be the engine of the study, {artifact.engine!r}, got {self.name!r}: the settings of "
                     f"{artifact.folder} were measured on that engine"
                 )
-            return ExportedFile(validated(self.settings, artifact.settings, str(artifact.folder)).deployed())
+            measured = validated(self.settings, artifact.settings, str(artifact.folder))
+            return ExportedFile(measured.deployed(), settings=measured)
         chain = chain_of(artifact, self.name)
         made, lost = self.expressed(artifact, chain, options.get("draft"))
         words = " and ".join((*chain.lost, *lost))
-        return ExportedFile(made.deployed(), f"{self.name}: kept {chain.kept}; dropped {words}" if words else "")
+        dropped = f"{self.name}: kept {chain.kept}; dropped {words}" if words else ""
+        return ExportedFile(made.deployed(), dropped, settings=made)
 
     def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
         """Return the settings for an artifact's chain, and descriptions of the parts that they cannot express.
@@ -329,6 +331,7 @@ class Vllm(ChainFormat):
         return ExportedFile(
             made.deployed(),
             f"{self.name}: kept {chain.kept}; dropped {lost}; vLLM's environment needs specexp (pip install --no-deps)",
+            settings=made,
         )
 
 
