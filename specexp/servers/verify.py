@@ -80,7 +80,8 @@ class Compared:
             why = f"{source} prefers the speculative token by {-gap:.3g}, so plain decoding uses another model"
         else:
             verdict = "near tie" if gap <= tolerance else "wrong"
-            why = f"{reference} prefers its own token by {gap:.3g} in log-probability, according to {source}"
+            token = "the speculative token" if gap < 0 else "its own token"
+            why = f"{reference} prefers {token} by {abs(gap):.3g} in log-probability, according to {source}"
         around = slice(max(0, at - _AROUND), at + _AROUND)
         return cls(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
@@ -92,6 +93,7 @@ class EndpointReport:
     compared: Sequence[Compared]
     settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits
     sides: tuple[str, str] = _SPECULATION  # how the two answers of each prompt were made
+    speed: str = ""  # a clause on the speedup; empty if it was not measured
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of prompts with this verdict."""
@@ -114,7 +116,7 @@ class EndpointReport:
         subject = "Speculation" if self.sides == _SPECULATION else "Requests"
         lines = [
             f"# {subject} {on} against {off}, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
-            *("", self.counts(), "", f"Settings: `{json.dumps(dict(self.settings))}`"),
+            *("", self.counts(), *filter(None, [self.speed]), "", f"Settings: `{json.dumps(dict(self.settings))}`"),
         ]
         for one in self.compared:
             if one.verdict != "equal":
