@@ -16,7 +16,7 @@ COMMANDS = {
     "sweep": ("specexp.sweep.command", "search with Optuna, confirm the best few, export an artifact"),
     "run": ("specexp.commands.run", "compare compositions with plain decoding on the same prompts"),
     "fit": ("specexp.fit.command", "learn a controller, or train draft heads"),
-    "verify": ("specexp.commands.verify", "test whether a composition, or an endpoint, is lossless"),
+    "verify": ("specexp.commands.verify", "test whether a composition, an engine or an endpoint is lossless"),
     "profile": ("specexp.profile.command", "measure what a step costs on this device"),
     "record": ("specexp.replay.record.command", "record the outputs of target and draft for replay"),
     "what_if": ("specexp.replay.advice.what_if", "find the best tree on many devices from one recording"),

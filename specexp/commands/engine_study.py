@@ -43,14 +43,14 @@ def engine_study(engine: str, file: Path, target: str, draft: str | None, device
                 raise ConfigError(f"--{role} must be a GGUF file with --for llama-cpp, got {given or source!r}")
     draft = sources_of(target, draft)[1]  # an embedded target has a draft of its own
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    base = _part(engine, content["engine"], draft, device)
+    base = engine_part(engine, content["engine"], draft, device)
     sweep = content["sweep"]
     choices = sweep["space"]["engine"]["choices"]
-    kept = [_part(engine, one, draft, device) for one in choices if _is_usable(engine, one, target, draft)]
+    kept = [engine_part(engine, one, draft, device) for one in choices if _is_usable(engine, one, target, draft)]
     settings = {f"{_SETTINGS}{name}" for one in kept for name in one["init_args"]["settings"]}
     space = {key: entry for key, entry in sweep["space"].items() if key in settings}
     named = [
-        {**one, "engine": _part(engine, one["engine"], draft, device)}
+        {**one, "engine": engine_part(engine, one["engine"], draft, device)}
         for one in sweep["enqueue"]
         if _is_usable(engine, one["engine"], target, draft)
     ]
@@ -67,8 +67,8 @@ def engine_study(engine: str, file: Path, target: str, draft: str | None, device
     return EngineStudy(sections, names, [one["name"] for one in choices if one["name"] not in names])
 
 
-def _part(engine: str, one: Mapping[str, Any], draft: str | None, device: str) -> dict[str, Any]:
-    """Return an engine's specification for these models on this machine."""
+def engine_part(engine: str, one: Mapping[str, Any], draft: str | None, device: str) -> dict[str, Any]:
+    """Return an engine's specification, such as one of a search space, for a draft model and this machine."""
     arguments = {key: value for key, value in one["init_args"].items() if key not in ("target", "kv_cache_gib")}
     if "threads" in arguments:
         arguments["threads"] = usable_cores().number

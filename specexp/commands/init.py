@@ -348,7 +348,8 @@ python -m specexp.sweep experiment.yaml                   # search, confirmation
 """
     if given.engine in STUDIED:
         return f"""# The fastest speculation of {given.engine} with `{given.target}`
-{commands}python -m specexp.export {artifacts}/best --to {given.engine}  # if it is faster: its settings, a server
+{commands}python -m specexp.verify {artifacts}/best-tree --for {given.engine}  # is its output the same without?
+python -m specexp.export {artifacts}/best --to {given.engine}  # if it is faster: its settings, a server
 ```
 
 Each setting is compared, prompt by prompt and token by token, with the engine's own plain decoding.

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import BEST, resolve
 from specexp.bench.experiment import check_experiment, rehearse
-from specexp.config import Config, check_rows
-from specexp.config.command import check_here, current_result, fail, run_command
+from specexp.commands.engine_study import STUDIED
+from specexp.config import Config, ConfigError, check_rows, missing_engine
+from specexp.config.command import Options, check_here, current_result, fail, run_command
 from specexp.config.named_artifacts import local
 from specexp.config.next_step import artifact_again, command_line, experiment_again, model_options, trust_options
 from specexp.report.publish import is_study
 from specexp.servers.options import ENDPOINT, watches_server
 
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
+       python -m specexp.verify ARTIFACT --for ENGINE [--prompts FILE] [--dry-run] [--key value ...]
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
        python -m specexp.verify --endpoint URL --concurrency N
 
@@ -31,10 +34,16 @@ configured models. The toy samples suffice to find a deviation of verify.total_v
 The target is float32 unless the file sets another dtype. Exit code 0: no deviation was found and the stated one is
 excluded, or the verifier is labeled lossy; 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found,
 but the stated one is not excluded.
+With --for, an engine (vllm, llama-cpp, openvino) is started with the artifact's settings and without, and its answers
+are compared at temperature 0: to 20 prompts of the study's confirmation, or to those of --prompts. Other options are
+--max-prompts, --max-tokens and, for vLLM in another environment, --engine.init_args.python.
 With --endpoint, a server's answers with and without speculation are compared instead, at temperature 0. With
 --concurrency, its answers among N other requests are compared with its answers to lone requests.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
+_FOR = "--for"
+_SHORT = {"prompts": "data.prompts", "max-prompts": "data.max_prompts", "max-tokens": "generation.max_new_tokens"}
+"""The options of ``--for``, with the names that they have with ``--endpoint``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verify_endpoint(given)
     if given and given[0].partition("=")[0] in ("--plain", "--plain-body"):
         return fail(f"{given[0].partition('=')[0]} needs {ENDPOINT} URL, the server with speculation")
-    return run_command(USAGE, arguments, _act)
+    parser = Options(prog="python -m specexp.verify", add_help=False, allow_abbrev=False)
+    parser.add_argument(_FOR, choices=tuple(STUDIED), dest="engine")
+    found, rest = parser.parse_known_args(given)
+    if found.engine is None:
+        return run_command(USAGE, rest, _act)
+    if not rest or rest[0].startswith("-"):
+        return fail(f"{_FOR} {found.engine} needs an artifact: python -m specexp.verify ARTIFACT {_FOR} {found.engine}")
+    from specexp.commands.engine_artifact import engine_experiment
+
+    return run_command(USAGE, rest, _act, _SHORT, load=partial(engine_experiment, found.engine))
 
 
 def _act(config: Config, dry_run: bool) -> int:
@@ -56,12 +74,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_here(config)
     check_rows(config)
     if config.get("engine") is not None:
-        from specexp.verify.engine import engine_to_verify, verify_engine
-
-        if not dry_run:
-            return verify_engine(config).exit_code
-        print(f"{type(engine_to_verify(config)).__name__}: tokens with speculation are compared with tokens without it")
-        return 0
+        return _act_on_engine(config, dry_run)
     if dry_run:
         from specexp.verify.run import check_owner, claims_of, our_arms
 
@@ -87,6 +100,21 @@ def _act(config: Config, dry_run: bool) -> int:
         again = experiment_again(config, {**artifact, **name})
         current_result().next = command_line("run", *again, why="measures its speed")
     return (0 if found.known else 3) if found.passed else 1
+
+
+def _act_on_engine(config: Config, dry_run: bool) -> int:
+    if missing := missing_engine(config):
+        raise ConfigError(missing)
+    from specexp.verify.engine import engine_to_verify, verify_engine
+
+    engine = engine_to_verify(config)
+    if dry_run:
+        print(f"{type(engine).__name__}: tokens with speculation are compared with tokens without it")
+        return 0
+    report = verify_engine(config)
+    if config.artifact and not report.exit_code:
+        current_result().next = command_line("export", config.artifact, "--to", engine.exported_as)
+    return report.exit_code
 
 
 def _is_best(reference: str) -> bool:

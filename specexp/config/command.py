@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from pydantic_core import to_json
 from typing_extensions import override
@@ -30,6 +30,7 @@ from specexp.models.pair import check_device
 from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import wanted_mode
 
+Load: TypeAlias = Callable[[str, Sequence[str]], Config]
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
 """Options, accepted by every command, that control how the result is printed."""
@@ -97,6 +98,7 @@ def run_command(
     act: Callable[[Config, bool], int],
     short: Mapping[str, str] | None = None,
     after: str = STARTS_OVER,
+    load: Load = load_config,
 ) -> int:
     """Read a configuration file and run a command with it.
 
@@ -106,6 +108,7 @@ def run_command(
         arguments: Configuration file, options and overrides; None for the arguments of the process.
         act: Called with the configuration and whether this is a dry run; returns the exit code.
         short: Dotted key for each short option, such as ``n-trials``.
+        load: Reads the file, or whatever else the first argument names, with overrides.
 
     Returns:
         The exit code, as in :func:`answering`.
@@ -119,7 +122,7 @@ def run_command(
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after):
-        config = _read(given, short, re.findall(r"--[a-z-]+", usage))
+        config = _read(given, short, re.findall(r"--[a-z-]+", usage), load)
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
@@ -128,7 +131,7 @@ def run_command(
     return found.exit_code
 
 
-def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]) -> Config:
+def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str], load: Load) -> Config:
     if given[0].startswith("--"):
         near = did_you_mean(given[0], options)
         hint = near if near.startswith("; did") and given[0] not in options else ""
@@ -156,7 +159,7 @@ def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]
         earlier = values.setdefault(dotted, value)
         if dotted != "compose" and repr(earlier) != repr(value):
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be given once, got {earlier!r} and {value!r}")
-    config, lines = with_recognized_fields(with_artifact(load_config(given[0], overrides)))
+    config, lines = with_recognized_fields(with_artifact(load(given[0], overrides)))
     if _PRINT_CONFIG not in given:
         for line in lines:
             print(line)

@@ -85,22 +85,27 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
     """
     if stage is None:
         return config
-    own = dict(config.get(f"sweep.{stage}.data"))
+    own = prompts_of_stage(config.get("data"), config.get("sweep"), stage, config.file)
+    return apply_overrides(config, {"data": own}, f"sweep.{stage}.data")
+
+
+def prompts_of_stage(search: Mapping[str, Any], sweep: Mapping[str, Any], stage: str, file: str) -> dict[str, Any]:
+    """Return a stage's overrides of ``data``, from the resolved sections ``data`` and ``sweep`` of a file."""
+    own = dict(sweep[stage]["data"])
     if "prompts" in own:
         own.setdefault("field", None)  # the search's field may not exist in this stage's file
     elif "offset" not in own:
-        search: dict[str, Any] = config.get("data")
         if search["max_prompts"] is None:
             raise ConfigError(
-                f"{config.file}: data.max_prompts is null, so the search takes all prompts: set it, or give "
+                f"{file}: data.max_prompts is null, so the search takes all prompts: set it, or give "
                 f"sweep.{stage} its own prompts"
             )
         own["offset"] = search["offset"] + search["max_prompts"]
         if stage == "confirm":
-            others = [config.get(f"sweep.{one}.data", None) for one in STAGES if one != "confirm"]
+            others = [(sweep.get(one) or {}).get("data") for one in STAGES if one != "confirm"]
             taken = [one for one in others if one is not None and not one.keys() & {"prompts", "offset"}]
             own["offset"] += max((int(one.get("max_prompts") or search["max_prompts"]) for one in taken), default=0)
-    return apply_overrides(config, {"data": own}, f"sweep.{stage}.data")
+    return own
 
 
 @dataclass(frozen=True)
@@ -303,7 +308,8 @@ def with_artifact(config: Config) -> Config:
         raise ConfigError(f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead")
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
-        hint = "; verify --endpoint URL --plain URL compares servers" if artifact.kind == "engine-settings" else ""
+        servers = f"; verify {path} --for ENGINE, or --endpoint URL --plain URL, compares servers"
+        hint = servers if artifact.kind == "engine-settings" else ""
         raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}{hint}")
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))

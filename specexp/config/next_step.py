@@ -101,7 +101,7 @@ def trusted_packages(config: Config) -> list[str]:
     """Return the packages outside specexp that define parts of the experiment or of its search space."""
     searched = ("sweep.space", "sweep.enqueue")
     sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
-    packages = {path.partition(".")[0] for path in _class_paths(sections) if "." in path}
+    packages = {path.partition(".")[0] for path in class_paths(sections) if "." in path}
     return sorted(packages - {"specexp"})
 
 
@@ -117,8 +117,9 @@ def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
     return {"artifact": artifact, **({"trust": trust} if packages else {})}
 
 
-def _class_paths(value: Any) -> Iterator[str]:
+def class_paths(value: Any) -> Iterator[str]:
+    """Yield the ``class_path`` of every part in a value."""
     if isinstance(value, Mapping) and isinstance(value.get("class_path"), str):
         yield value["class_path"]
     for _, inner in entries_of(value):
-        yield from _class_paths(inner)
+        yield from class_paths(inner)

@@ -119,7 +119,7 @@ def test_a_file_without_one_stays_as_it_is():
     [
         ("plain-decoding", "means plain decoding, so there is nothing to compare"),
         ("latency-profile", "must have a drafter and a builder, got kind 'latency-profile'"),
-        ("engine-settings", "got kind 'engine-settings'; verify --endpoint URL --plain URL compares servers"),
+        ("engine-settings", "got kind 'engine-settings'; verify .* --for ENGINE, or --endpoint URL --plain URL, "),
         (None, "there is no such artifact folder"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from specexp.commands.run import main
+from specexp.commands.verify import main as verify
 from specexp.config import load_config, missing_engine
 from specexp.config.artifacts import save_artifact
 from specexp.engines.engine import EngineError
@@ -176,6 +177,14 @@ class TestReal:
         assert first.accepted_drafts == second.accepted_drafts > 0
         assert first.memory_bytes > 2**28
         assert first.start_seconds > 1
+
+    def test_an_artifact_is_verified_by_one_command(self, tmp_path, monkeypatch, capsys) -> None:
+        monkeypatch.chdir(tmp_path)
+        few = ["--max-prompts", "2", "--max-tokens", "16", "--pair.target_dtype", "float32"]
+        assert verify(["smollm2:tree", "--for", "vllm", "--engine.init_args.python", PYTHON, *few]) == 0
+        out = capsys.readouterr().out
+        assert "2 equal, 0 near tie, 0 wrong, 0 cannot tell\nspeed over plain decoding: " in out
+        assert "Next: python -m specexp.export smollm2:tree --to vllm" in out
 
     @pytest.mark.parametrize(
         ("settings", "why"),
