@@ -110,7 +110,7 @@ def test_a_chain_runs_in_every_engine_that_a_study_starts(engine, drafter, expec
         ([], "VLLM is not installed here: python must be the interpreter of an environment with vLLM"),
         (["--prompts", "no.jsonl"], "data.prompts: no.jsonl: no such file"),
         (["--pair.target", "no/such"], "pair.target: target 'no/such' is neither a local folder nor"),
-        (["--max-tokens", "0"], "generation.max_new_tokens must be an integer >= 1"),
+        (["--max-tokens", "0"], "generation.max_new_tokens must be >= 1, got 0"),
         (["--prompt", "no.jsonl"], "--prompt is unknown; did you mean '--prompts'?"),
     ],
 )
