@@ -48,7 +48,7 @@ class GoesOn(Wrong):
     @override
     def answer(self, engine, token_ids, max_new_tokens, eos) -> EngineAnswer:
         found = self.inner.answer(engine, token_ids, max_new_tokens, eos)
-        found.token_ids[:] = [*found.token_ids[:3], min(eos), *found.token_ids[:2]]
+        found.token_ids[:] = [*found.token_ids[:3], min(eos, default=0), *found.token_ids[:2]]
         return found
 
 
