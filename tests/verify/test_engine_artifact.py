@@ -60,20 +60,20 @@ def test_a_tree_is_verified_in_an_engine_that_is_started_twice(tree, tmp_path, c
 
 
 def test_the_prompts_are_those_of_the_confirmation_or_a_file(tree, tmp_path, capsys) -> None:
-    def prompts(*more):
-        assert main([tree, "--for", "vllm", *python, *more]) == 3, "the target is not the fake server's"
+    def prompts(code, *more):
+        assert main([tree, "--for", "vllm", *python, *more]) == code
         return capsys.readouterr().out
 
     program, _ = fake_vllm(tmp_path, "--wrong 3")
     python = ["--engine.init_args.python", str(program), *SHORT]
-    found = prompts()
+    found = prompts(3)  # the fake server decodes with another model
     assert "## cannot tell: 'ab3 ab3'" in found
     assert "## cannot tell: 'ab4 ab4'" in found
     assert "ab2" not in found
     assert "Next:" not in found
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps({"question": f"ba{n}"}) + "\n" for n in range(9)))
-    found = prompts("--prompts", str(tmp_path / "mine.jsonl"), "--max-prompts", "1", "--max-tokens", "5")
-    assert "## cannot tell: 'ba0'" in found
+    found = prompts(1, "--prompts", str(tmp_path / "mine.jsonl"), "--max-prompts", "1", "--max-tokens", "5")
+    assert "## wrong: 'ba0'" in found
     assert ": 1 prompt, 5 tokens" in found
 
 
