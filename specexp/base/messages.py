@@ -83,8 +83,8 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         plain, known_last = _comparable(known, shared)
         if known_last == last:
             return 1.0
-        begun = len(last) > 2 and known_last.startswith(last)  # len for length
-        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms or begun))
+        begun = len(last) > 2 and known_last.replace("_", "").startswith(last.replace("_", ""))  # len for length
+        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms), 0.9 * begun)
 
     nearest = max(names, key=nearness, default="")
     if nearest and nearness(nearest) >= 0.75:

@@ -17,6 +17,7 @@ from specexp.base.messages import did_you_mean, restated
 from specexp.config.build import (
     build_engine,
     build_latency,
+    build_verifier,
     build_workload,
     check_draft_latency,
     check_parts,
@@ -49,7 +50,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     # a search over whole parts may leave the file's own composition incomplete
     if not (config.get("sweep") or {}).get("space", {}).keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
+    build_engine(config)
     _check_arms(config)
+    _check_samples(config)
     _check_sweep(config)
     return config
 
@@ -179,6 +182,15 @@ def _check_arms(config: Config) -> None:
             build_engine(composed)
 
 
+def _check_samples(config: Config) -> None:
+    """Raise a ConfigError for several samples of a prompt if no arm draws them at random."""
+    samples = config.generation.samples
+    if samples > 1 and all(build_verifier(arm.config).noise_temperature == 0 for arm in arms_of(config)):
+        name = type(build_verifier(config)).__name__
+        why = f" must be 1 with the verifier {name}, which returns the same text every time, got {samples}"
+        raise config.checker.error(("generation", "samples"), why)
+
+
 @contextmanager
 def _inside(where: str, arm: str) -> Iterator[None]:
     """Add the arm's name to an error about a value that was set outside the arm."""
@@ -214,6 +226,9 @@ def _check_sweep(config: Config) -> None:
         if "." not in key or isinstance(entry, Suggested):
             continue
         fitting = [context for context in contexts if has_key(context, key)]
+        if fitting and all(context.get(key) is None for context in fitting) and key.startswith("engine."):
+            why = ": no engine of this space sets it, so it would never be drawn: set it in one, or leave it out"
+            raise config.checker.error(("sweep", "space", key), why)
         if not fitting:
             hint = did_you_mean(key, {name for context in contexts for name in context.keys()})  # noqa: SIM118
             raise ConfigError(
@@ -227,10 +242,12 @@ def _check_sweep(config: Config) -> None:
         for name, value in values:
             source = f"{config.source_of(('sweep', 'space', key, name))}: sweep.space.{key}"
             for context in fitting:  # the extremes of a range represent all its values
-                apply_overrides(context, {key: value}, source)
+                _check_comparable(config, apply_overrides(context, {key: value}, source), source)
     for number, known in enumerate(sweep.known):
+        at = ("sweep", "enqueue", str(number))
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
-        composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
+        composed = apply_overrides(config, overrides, _source(config, at))
+        _check_comparable(config, composed, str(config.checker.error(at, f": {known.name}")))
         if not awaits_counts(composed, sweep):  # the builder cannot be built until its counts exist
             check_parts(composed)
     for stage in sweep.stages:
@@ -239,6 +256,30 @@ def _check_sweep(config: Config) -> None:
     if sweep.count_acceptances is not None:
         counted = {"builder": sweep.count_acceptances.builder}
         check_parts(apply_overrides(config, counted, _source(config, ("sweep", "count_acceptances"))))
+
+
+def _check_comparable(config: Config, candidate: Config, where: str) -> None:
+    """Raise a ConfigError that begins with ``where`` if a candidate's engine is not plain decoding's but for drafts."""
+    if candidate.get("engine") is None:
+        return
+    if config.get("engine") is None:
+        raise ConfigError(f"{where}: engine must be set outside of sweep too, since it decodes plainly, got null")
+    plain, engine = config.section("engine"), _built_engine(candidate)
+    if type(engine) is not type(plain):
+        return  # it cannot be built, or is another engine
+    for name, value in vars(plain).items():
+        if name not in plain.varied and (own := getattr(engine, name)) != value:
+            why = f"must be {value}, as for plain decoding, to which it is compared, got {own}"
+            key = "concurrency" if name == "loads" else name
+            raise ConfigError(f"{where}: engine.init_args.{key} {why}")
+
+
+def _built_engine(config: Config) -> Any:
+    """Return a candidate's engine, or None if it cannot be built, so that the study leaves the candidate out."""
+    try:
+        return config.section("engine")
+    except ConfigError:
+        return None
 
 
 def _source(config: Config, at: Key) -> SourceOf:
@@ -254,6 +295,8 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
     composed = apply_overrides(config, overrides, source)
     if key == METHOD and not awaits_counts(composed, sweep):
         check_parts(composed)
+    if key == "engine":
+        _check_comparable(config, composed, f"{source}: {_label(choice)}")
     return composed
 
 

@@ -148,6 +148,11 @@ class Categorical(Section):
             if _label(choice) in labels:
                 raise refusal(("choices",), f": two choices are called {_label(choice)!r}; rename one")
             labels.add(_label(choice))
+        named = list(self.by_label.items())
+        for number, (label, choice) in enumerate(named):
+            same = next((other for other, earlier in named[:number] if earlier == choice and label != other), None)
+            if same is not None and isinstance(choice, Mapping):
+                raise refusal(("choices",), f" must differ, got the same for {same!r} and {label!r}; leave one out")
         return self
 
     @cached_property
@@ -340,9 +345,6 @@ class Sweep(Section):
             raise refusal(("objectives",), " must name at least one metric, such as speedup")
         if repeated := _repeated(objectives):
             raise refusal(("objectives",), f" must name each metric once, got {repeated!r} twice")
-        if self.pruner is not None and objectives != ["speedup"]:
-            why = " must be null unless speedup is the only objective: set it to null, or objectives to "
-            raise refusal(("pruner",), f"{why}[speedup]")
         if self.require_gain and self.confirm is None:
             why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
             raise refusal(("require_gain",), why)

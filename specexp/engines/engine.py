@@ -89,12 +89,14 @@ class ForeignEngine(metaclass=Checked):
         exported_as: the export format of its settings, a value of ``specexp.export --to``.
         loads: numbers of concurrent requests, the measured one included, at which every prompt is answered.
         load: the current one of them.
+        varied: attributes that may differ between a candidate of a study and its plain decoding.
         settings: its speculation settings; None without any.
     """
 
     exported_as: ClassVar[str]
     loads: Sequence[int] = (1,)
     load: int = 1
+    varied: ClassVar[tuple[str, ...]] = ("drafts", "settings", "load", "start_seconds", "answer_seconds")
     settings: Any = None
 
     def under(self, load: int) -> Self:

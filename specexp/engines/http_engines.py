@@ -229,6 +229,7 @@ class OpenAIEndpoint(HttpEngine):
     """
 
     exported_as = "endpoint"
+    varied = (*HttpEngine.varied, "command", "url", "body")
 
     def __init__(
         self,
@@ -256,8 +257,14 @@ class OpenAIEndpoint(HttpEngine):
         if plain_command is None and plain_url is None and plain_body is None:
             raise EngineError("OpenAIEndpoint: plain_command, plain_url or plain_body must be set")
         self.settings = dict(settings or {})
-        if command is not None:  # a name without a value is an error here, not when the server is started
-            filled(command, {**self.settings, "port": 0, "target": ""})
+        if url is not None and self.settings:
+            why = "which only a command contains; a running server's settings are fields of body"
+            raise EngineError(f"OpenAIEndpoint: settings must be left out with url, {why}, got {self.settings}")
+        # a name without a value is an error here, not when the server is started
+        given = {"port": 0, "target": ""}
+        filled(command or "", {**self.settings, **given}, "OpenAIEndpoint: command")
+        filled(plain_command or "", given, "OpenAIEndpoint: plain_command")
+        if command is not None:
             if unused := [name for name in self.settings if f"{{{name}" not in command]:
                 raise EngineError(f"OpenAIEndpoint: command must contain {{{unused[0]}}}, which settings give")
             if command == plain_command:

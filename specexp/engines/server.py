@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 import psutil
 
 from specexp.base import supervisor
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, restated
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import fetch
 
@@ -40,24 +40,30 @@ _SIGNAL_HELPS = {
 }
 
 
-def filled(template: str, values: Mapping[str, object]) -> list[str]:
+def filled(template: str, values: Mapping[str, object], what: str = "the command") -> list[str]:
     """Split a command template into words, and replace each ``{name}`` with its value.
 
     The command is split first, so a value with spaces or quotes stays one word.
 
+    Args:
+        what: the template's name in error messages.
+
     Raises:
-        EngineError: a name has no value.
+        EngineError: a name has no value, or a brace or quotation mark no partner.
     """
+    with restated(ValueError, lambda error: EngineError(f"{what} cannot be split into words ({error})")):
+        split = shlex.split(template)
     words = []
-    for word in shlex.split(template):
+    for word in split:
         try:
             words.append(word.format_map(dict(values)))
         except (KeyError, IndexError, ValueError) as error:
             name = str(error).strip("'")
-            raise EngineError(
-                f"the command contains {{{name}}}, but there is no value for {name!r}"
-                f"{did_you_mean(name, map(str, values))}"
-            ) from error
+            if isinstance(error, KeyError) and name.isidentifier():
+                why = f"there is no value for {name!r}{did_you_mean(name, map(str, values))}"
+                raise EngineError(f"{what} contains {{{name}}}, but {why}") from error
+            why = "write {{ and }} for braces that are no setting's"
+            raise EngineError(f"{what} must have {{NAME}} or doubled braces, got {word!r}: {why}") from error
     return words
 
 

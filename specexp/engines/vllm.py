@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Hashable, Mapping
 from copy import copy
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import psutil
 from pydantic import Field
 from typing_extensions import override
 
@@ -124,6 +126,11 @@ class VLLM(HttpEngine):
             raise EngineError(
                 f"VLLM: max_model_len must be at most {most}, the model's context, got {self.max_model_len}"
             )
+        least = _cache_gib(pair, self.max_model_len)
+        memory = _memory_gib()
+        if not least <= self.kv_cache_gib <= memory:
+            why = f"from {least:g} (keys and values of {self.max_model_len} tokens) to {memory:.4g} (all memory)"
+            raise EngineError(f"VLLM: kv_cache_gib must be {why}, got {self.kv_cache_gib:g}")
         if self.target is not None and load_tokenizer(self.target).get_vocab() != pair.tokenizer.get_vocab():
             raise EngineError(f"VLLM: target must be pair.target's model, {pair.name}, got another: {self.target!r}")
         one = self.settings
@@ -168,6 +175,23 @@ class VLLM(HttpEngine):
             "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
         }
         return [self.python, "-m", _SERVER, *options(given), *["--enforce-eager"] * self.eager]
+
+
+def _cache_gib(pair: ModelPair, tokens: int) -> float:
+    """Return the GiB, rounded up, of the target's keys and values for this many tokens or for its sliding window."""
+    text = pair.target.config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    rows = min(tokens, getattr(text, "sliding_window", None) or tokens)
+    return ceil(2 * text.num_hidden_layers * heads * width * rows * pair.target.dtype.itemsize / 2**30 * 1000) / 1000
+
+
+def _memory_gib() -> float:
+    """Return the GiB of this machine's largest memory: its own or a GPU's."""
+    import torch
+
+    gpus = (torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count()))
+    return max([psutil.virtual_memory().total, *gpus]) / 2**30
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import optuna
 
-from specexp.base.messages import type_and_line
+from specexp.base.messages import first_line, type_and_line
 from specexp.bench.arm import Arm, LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.bench.equality import InFloat32, in_float32
@@ -269,10 +269,11 @@ class Bench:
         try:
             return decode()
         except Exception as error:
-            raise StudyError(
-                f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
-                f"{type_and_line(error)}{'' if isinstance(error, EngineError) else '; leave the prompt out'}"
-            ) from error
+            what = f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}"
+            if isinstance(error, EngineError):
+                why = f": {what}: {first_line(error)}"
+                raise StudyError(str(self.config.checker.error(("engine",), why))) from error
+            raise StudyError(f"{what}: {type_and_line(error)}; leave the prompt out") from error
 
     @cached_property
     def _plain(self) -> LearningArm:

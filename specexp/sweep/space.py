@@ -79,7 +79,7 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
 
 
 def check_goals(settings: Sweep, checker: Checker) -> None:
-    """Raise ConfigError if an objective or constraint is not a metric, or if two constraints contradict each other."""
+    """Raise ConfigError if an objective or constraint is no metric, or if constraints or a pruner contradict others."""
     allowed: tuple[tuple[str, Iterable[str], Iterable[str]], ...] = (
         ("objectives", settings.objectives, objectives()),
         ("constraints", settings.constraints, (MAX_DRAFT_NODES, *constraints())),
@@ -90,6 +90,9 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
                 at = ("sweep", key, name if isinstance(given, Mapping) else str(list(given).index(name)))
                 where = f"{checker.source_of(at)}: sweep.{key}"
                 raise ConfigError(f"{where}: unknown key {name!r}{did_you_mean(name, known)}")
+    if settings.pruner is not None and list(settings.objectives) != [SPEEDUP]:
+        why = " must be null unless speedup is the only objective: set it to null, or objectives to [speedup]"
+        raise checker.error(("sweep", "pruner"), why)
     for name, least in settings.constraints.items():
         most = settings.constraints.get(f"max_{name.removeprefix('min_')}")
         if name.startswith("min_") and most is not None and least > most:

@@ -145,6 +145,8 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
             r"contains \{token\}, but there is no value for 'token'; did you mean 'tokens'",
         ),
+        ({"command": "a {port}", "plain_command": "b {port} {k}"}, r"plain_command contains \{k\}, but there is no"),
+        ({"command": "a {port} '", "plain_body": {}}, "command cannot be split into words .No closing quotation"),
     ],
 )
 def test_wrong_arguments_are_refused_by_the_constructor(given, message) -> None:

@@ -125,6 +125,7 @@ VALUES = [
     Row("dashboard sweep.yaml --entity a/b --dry-run", "tracking.entity ... without any of / ... got 'a/b'"),
     file(FILE + "float32_prompts: many\n", "float32_prompts ... many"),
     dry("--drafter.init_args.k 65", "drafter.init_args.k ... 65 ... 64"),
+    dry("--generation.samples 3 --verifier Greedy", "generation.samples must be 1 with the verifier Greedy ... got 3"),
     dry("--verifier.init_args.temperature=-1", "init_args.temperature ... -1"),
     dry("--generation.seed null", "generation.seed ... null"),
     dry("--generation.samples true", "generation.samples ... True"),
@@ -178,6 +179,20 @@ STUDIES = [
     ),
     study("--sweep.sampler optuna.samplers.GridSampler", "sweep.sampler.init_args.search_space is missing"),
     study(MEDIAN, "command line: sweep.pruner must be null ... set it to null, or objectives to [speedup]"),
+    study(
+        "--sweep.pruner optuna.pruners.MedianPruner --sweep.objectives '[spedup]'",
+        "sweep.objectives: unknown key 'spedup'; did you mean 'speedup'?",
+    ),
+    study(
+        "--sweep.constraints '{max_p99_seconds: 3}'",
+        "sweep.constraints: unknown key 'max_p99_seconds'; did you mean 'max_p99_seconds_per_token'?",
+    ),
+    Row(
+        "sweep confirmed.yaml --sweep.confirm.data.max_prompts 9 --dry-run",
+        "sweep.confirm.data: max_prompts is 9, but only 4 prompts remain.",
+        {"confirmed.yaml": CONFIRMED},
+        code=0,
+    ),
     study(
         "--sweep.export '{to: kept, kind: q-table}'",
         "sweep.export.kind ... 'q-table' ... composition, static-tree",
@@ -238,8 +253,19 @@ COMMANDS = [
     Row("init study --for vlm", "--for must be one of 'vllm', ... got 'vlm'; did you mean 'vllm'?"),
     Row(
         "doctor none",
-        "none has no records.jsonl: name a folder that specexp.run wrote, or a model",
+        "none has no records.jsonl or confirm.jsonl: name a folder that specexp.run or sweep wrote, or a model",
         {"none/report.md": ""},
+    ),
+    Row(
+        "doctor run",
+        "run/records.jsonl, line 1: not a prompt record (Invalid JSON",
+        {"run/records.jsonl": "{\n"},
+    ),
+    Row("doctor mine.yaml", "must be the folder of a saved model or a .gguf file, but it is another file"),
+    Row(
+        "init study --prompts my.jsonl",
+        "--prompts: my.jsonl must have different prompts ... 6 of 7 repeat the text of an earlier one, such as 'Why?'",
+        {"my.jsonl": '{"prompt": "Why?"}\n' * 7},
     ),
     Row(
         "run mine.yaml --shard 0/2 --on local --workers 2",
@@ -307,6 +333,41 @@ ENGINES = [
         ("HuggingFace, drafter: PromptLookup, builder: Chain", "drafter is a part of specexp's own loop"),
     ]
 ]
+ENDPOINT = "class_path: OpenAIEndpoint, init_args: {plain_body: {}, "
+CHAIN = "class_path: OpenVINO, init_args: {drafts: model, settings: {num_assistant_tokens: 3}}"
+EAGER = "class_path: VLLM, init_args: {eager: true, settings: {method: ngram, num_speculative_tokens: 3}}"
+TOKENS = "engine.init_args.settings.tokens: {type: int, low: 1, high: 4}"
+ENGINE_STUDIES = [
+    file(f"{THEIRS}engine: {engine}\nsweep: {{space: {{{space}}}}}\n", sentence, "sweep")
+    for engine, space, sentence in [
+        (
+            f"{{{ENDPOINT}command: 'serve {{port}} {{\"k\": {{tokens}}}}', settings: {{tokens: 3}}}}}}",
+            TOKENS,
+            "engine: OpenAIEndpoint: command must have {NAME} or doubled braces, got '{k:': write {{ and }}",
+        ),
+        (f"{{{ENDPOINT}url: 'http://x', settings: {{tokens: 3}}}}}}", TOKENS, "settings must be left out with url"),
+        (
+            f"{{{CHAIN}}}",
+            "engine.init_args.settings.max_ngram_size: {type: int, low: 1, high: 2}",
+            "settings.max_ngram_size: no engine of this space sets it, so it would never be drawn",
+        ),
+        (
+            "VLLM",
+            f"engine: {{type: categorical, choices: [{{name: n-grams, {EAGER}}}]}}",
+            "sweep.space.engine: n-grams: engine.init_args.eager must be False, as for plain decoding ... got True",
+        ),
+        (
+            "null",
+            f"engine: {{type: categorical, choices: [{{name: chain, {CHAIN}}}]}}",
+            "sweep.space.engine: chain: engine must be set outside of sweep too",
+        ),
+        (
+            "OpenVINO",
+            f"engine: {{type: categorical, choices: [{{name: a, {CHAIN}}}, {{name: b, {CHAIN}}}]}}",
+            "sweep.space.engine.choices must differ, got the same for 'a' and 'b'",
+        ),
+    ]
+]
 TWO_TURNS = QUESTIONS.replace('(a, b):"', '(a, b):", "and?"')
 GROUPS = [
     dry(f"--execution Scheduled {options}", sentence, **files)
@@ -354,6 +415,7 @@ def typed(prompts: str, sentence: str) -> Row:
 
 PROMPTS = [
     prompts(GOOD + '{"prompt": "Wh', "my.jsonl: line 2 is not JSON"),
+    prompts('["a"]\n["b"]\n', """line 1 must be a JSON object, such as {"prompt": "..."}, got ['a']"""),
     prompts({"prompt": "a", "text": "b"}, "row 1 has the fields prompt, text, but ... --data.field prompt"),
     prompts(
         {"input_text": "a"},
@@ -441,6 +503,7 @@ RUNS = [  # without a dry run before
         *COMMANDS,
         *ARMS,
         *ENGINES,
+        *ENGINE_STUDIES,
         *GROUPS,
         *PROMPTS,
         *PLACES,

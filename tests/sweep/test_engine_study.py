@@ -89,6 +89,16 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
 
 
 @pytest.mark.slow
+def test_a_server_that_does_not_start_ends_a_study_with_its_own_last_error(of_engine, capsys):
+    path = of_engine([endpoint("one")])
+    command = f"{COMMAND} --fault no-start".replace("{{", "{").replace("}}", "}")
+    assert main([path, "--engine.init_args.command", command]) == 1
+    error = capsys.readouterr().err
+    assert "command line: engine: plain decoding, with which every trial" in error
+    assert "unknown flag --speculate" in error
+
+
+@pytest.mark.slow
 def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(of_engine, tmp_path, monkeypatch, capsys):
     pids, written = tmp_path / "pids", []
 
