@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from specexp.base.messages import restated
+from specexp.base.messages import restated, shown
 from specexp.commands.engine_study import STUDIED, EngineStudy, engine_study
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
@@ -55,6 +56,8 @@ def _act(given: argparse.Namespace) -> int:
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
     check_writable(folder, ConfigError("FOLDER"))
     count = _count_prompts(given)  # before models, because importing transformers takes seconds
+    if given.device != "cpu":
+        _warn_of_device(given.device)
     for role, source in (("target", given.target), ("draft", given.draft)):
         if source not in (None, *_SHIPPED):
             _check_model(role, source)
@@ -80,6 +83,17 @@ def _check_model(role: str, source: str) -> None:
         check_reachable(role, source)
     except PairError as error:  # the study may run elsewhere
         print(f"warning: --{role}: {error}", file=sys.stderr)
+
+
+def _warn_of_device(device: str) -> None:
+    """Warn of a device that this machine lacks. The study may run elsewhere."""
+    from specexp.models.pair import check_device
+    from specexp.models.sources import PairError
+
+    try:
+        check_device(device)
+    except PairError as error:
+        print(f"warning: --device: {error}, so the study cannot run here", file=sys.stderr)
 
 
 def _check_folders(target: str, draft: str | None) -> None:
@@ -113,10 +127,18 @@ def _count_prompts(given: argparse.Namespace) -> int:
         return _EXAMPLES
     prompts = OwnPrompts(_from_anywhere(given.prompts))
     try:
-        count = len(Workload(prompts, unusable=given.unusable, field=given.field).rows())
+        rows = Workload(prompts, unusable=given.unusable, field=given.field).rows()
     except PromptSetError as error:
         why = re.sub(r"(?:--)?data\.(field|unusable):?", r"--\1", str(error))
         raise ConfigError(f"--prompts: {why}") from error
+    count = len(rows)
+    texts = Counter((str(row["context"]), *row["turns"]) for row in rows)
+    if len(texts) < count:
+        (_, text, *_), _ = texts.most_common(1)[0]
+        raise ConfigError(
+            f"--prompts: {given.prompts} must have different prompts for the search and the confirmation, but "
+            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(text)}: remove them"
+        )
     if count < FEWEST_PROMPTS:
         raise ConfigError(
             f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "

@@ -90,10 +90,18 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
     return LoadedPrompts(build_workload(config), tokenizer)
 
 
-def check_rows(config: Config) -> None:
-    """Raise ConfigError if an experiment has no prompts. No models are loaded, which takes seconds."""
+def check_rows(config: Config) -> str:
+    """Raise ConfigError if an experiment has no prompts. No models are loaded, which takes seconds.
+
+    Returns a remark if it has fewer prompts than ``data.max_prompts``; else an empty text.
+    """
+    workload = build_workload(config)
     with prompt_errors(config):
-        build_workload(config).rows()
+        found = len(workload.rows())
+    if workload.max_prompts is None or found >= workload.max_prompts:
+        return ""
+    source = config.source_of(("data", "max_prompts"))
+    return f"{source}: max_prompts is {workload.max_prompts}, but only {counted(found, 'prompt')} remain."
 
 
 @contextmanager

@@ -191,12 +191,15 @@ def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
 def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON file: one object per line, an array of objects or texts, or a single object."""
     start, first = next((one for one in lines if one[1].strip()), (1, "[]"))
-    try:
-        is_lines = isinstance(json.loads(first), dict)
-    except ValueError:
-        is_lines = False
-    if not is_lines:  # this leaves no lines
-        first = "\n".join([first, *(line for _, line in lines)])
+    value: Any = None
+    with suppress(ValueError):
+        value = json.loads(first)
+    is_lines = isinstance(value, dict)
+    if not is_lines:
+        rest = list(lines)
+        is_lines = value is not None and any(line.strip() for _, line in rest)
+        lines = iter(rest if is_lines else ())
+        first = first if is_lines else "\n".join([first, *(line for _, line in rest)])
     for number, text in chain([(start, first)], (one for one in lines if one[1].strip())):
         try:
             value = json.loads(text, object_pairs_hook=distinct)
@@ -213,7 +216,8 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
             rows = [{"text": row} if isinstance(row, str) else row for row in value]
         for row in rows:
             if not isinstance(row, dict):
-                raise PromptSetError(f'{where}: line {number} must be a JSON object, such as {{"prompt": "..."}}')
+                why = f'must be a JSON object, such as {{"prompt": "..."}}, got {shown(row)}'
+                raise PromptSetError(f"{where}: line {number} {why}")
             yield row
 
 

@@ -62,8 +62,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     settings = config.sweep
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False, emoji=False)
     _check_folders(config)
-    if not config.replayed:
-        config.check_rows()
+    remarks = [] if config.replayed else config.check_rows()
     if settings.storage is not None:
         from specexp.sweep.storage import check_storage
 
@@ -81,7 +80,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)
     missing = missing_engine(config)
-    for sentence in _remarks(config, settings):
+    for sentence in (*remarks, *_remarks(config, settings)):
         console.print(sentence, markup=False)
     if missing:
         raise ConfigError(missing)

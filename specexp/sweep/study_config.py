@@ -183,9 +183,9 @@ class StudyConfig(Config):
             found |= {} if items is None else items.problems
         return found
 
-    def check_rows(self) -> None:
-        """Raise ConfigError if a stage has no prompts."""
-        self._of_stages(check_rows)
+    def check_rows(self) -> list[str]:
+        """Return a remark for each stage with fewer prompts than it asks for; raises ConfigError if one has none."""
+        return [remark for remark in self._of_stages(check_rows) if remark]
 
     def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
         found = []

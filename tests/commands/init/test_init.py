@@ -60,6 +60,11 @@ def test_a_hub_model_that_this_machine_cannot_reach_is_only_warned_of(here, caps
     assert "warning: --target: target 'no-such/model' is neither a local folder" in capsys.readouterr().err
 
 
+def test_a_device_that_this_machine_lacks_is_only_warned_of(here, capsys):
+    assert main(["study", "--target", "owner/target", "--device", "cuda:77"]) == 0
+    assert "warning: --device: device 'cuda:77' cannot be used here" in capsys.readouterr().err
+
+
 def test_prompts_are_checked_before_models(here, capsys):
     assert main(["study", "--target", "./nowhere", "--prompts", "nope.csv"]) == 2
     assert "--prompts: nope.csv: no such file" in capsys.readouterr().err
