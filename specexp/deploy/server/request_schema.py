@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
@@ -48,9 +49,18 @@ class Limits:
 
 
 def _as_prompts(value: Any) -> Any:
-    """Wrap a single prompt, which is a text or a list of token ids, in a list. Return any other value unchanged."""
+    """Wrap a single prompt, which is a text or a list of token ids, in a list. Return other lists unchanged."""
     is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
-    return [value] if is_ids or isinstance(value, str) else value
+    return [value] if is_ids else _as_texts(value)
+
+
+def _as_texts(value: Any) -> Any:
+    """Wrap a single text in a list, and return a list unchanged. Raise PydanticCustomError for any other value."""
+    if not isinstance(value, str | list):
+        raise PydanticCustomError(
+            "sentence", " must be a text or a list of texts, got {given}", {"given": shown(value)}
+        )
+    return [value] if isinstance(value, str) else value
 
 
 _Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -61,7 +71,7 @@ _Prompts = Annotated[list[str | list[_Token]], Field(min_length=1), BeforeValida
 _Stop = Annotated[
     list[Annotated[str, Field(max_length=200)]],
     Field(max_length=16),
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    BeforeValidator(_as_texts),
     AfterValidator(lambda value: [one for one in value if one]),
 ]
 

@@ -170,6 +170,7 @@ UNSUPPORTED = [
     ({"top_p": 1.5}, "top_p must be <= 1, got 1.5"),
     ({"min_p": math.pi}, "min_p must be <= 1"),
     ({"repetition_penalty": 0}, "repetition_penalty must be > 0, got 0"),
+    ({"stop": 5}, "stop must be a text or a list of texts, got 5"),
     ({"stop": ["x", 3]}, "stop.1 must be a text, got 3"),
     ({"sequence": 1.5}, "sequence must be a text or an integer, got 1.5"),
     ({"completely_different": 1}, "completely_different is unknown; allowed are"),
