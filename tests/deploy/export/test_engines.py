@@ -290,14 +290,19 @@ def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:
         export(folder, "sglang")
 
 
-def test_a_study_of_an_engine_exports_its_artifact(study, tmp_path, monkeypatch, capsys) -> None:
+def test_a_study_of_an_engine_exports_its_artifact_from_any_folder(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    for folder in ("runs/mine", "elsewhere"):
+        Path(folder).mkdir(parents=True)
     found = {"engine": "vllm", "version": "1", "settings": {"method": "ngram", "num_speculative_tokens": 5}}
     engine = {"class_path": "VLLM", "init_args": {"python": "there/python", "eager": True, "settings": {}}}
     config = {"engine": engine, "pair": {"target": "my/model", "target_dtype": "float32"}}
     save_artifact("made", "engine-settings", {"settings.json": found}, {"config": config}, aliases=["best-tree"])
-    (study() / "config.yaml").write_text("sweep: {export: {kind: engine-settings, to: made}}")
-    assert main([str(study()), "--to", "vllm", "--output", "vllm.json"]) == 0
+    exported = "sweep: {export: {kind: engine-settings, to: made}}"
+    Path("runs/mine/config.yaml").write_text(f"output: runs\nname: mine\n{exported}\n")
+    Path("runs/mine/confirmed.json").write_text("[]")
+    monkeypatch.chdir("elsewhere")
+    assert main(["../runs/mine", "--to", "vllm", "--output", "vllm.json"]) == 0
     assert json.loads(Path("vllm.json").read_text()) == found["settings"]
     assert (
         "Next: there/python -m vllm.entrypoints.openai.api_server --model my/model --dtype float32 "

@@ -96,12 +96,16 @@ def chain_of(
 
 
 def _artifact_of(file: Path) -> Path:
-    """Return the artifact's alias of the study in the folder of ``file``."""
+    """Return the artifact's alias of the study in the folder of ``file``, seen from where the study was started."""
     config = file.with_name("config.yaml")
-    export = (yaml.safe_load(read_bytes(config, str(config))).get("sweep") or {}).get("export")
+    resolved = yaml.safe_load(read_bytes(config, str(config)))
+    export = (resolved.get("sweep") or {}).get("export")
     if export is None:
         raise ArtifactError(f"{config}: sweep.export must be set, so that the study writes an artifact, got null")
-    return Path(export["to"]) / BEST_TREE
+    run = Path(resolved["output"], resolved["name"])
+    folder = file.parent.absolute()
+    is_below = folder.parts[-len(run.parts) :] == run.parts
+    return (folder.parents[len(run.parts) - 1] if is_below else Path()) / export["to"] / BEST_TREE
 
 
 def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
