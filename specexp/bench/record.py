@@ -233,7 +233,7 @@ def read_records(path: str | Path) -> list[PromptRecord]:
             if number == len(lines):  # not empty, so the line break is missing: a kill cut it short
                 break
             first = error.errors(include_url=False)[0]
-            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            why = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
             raise RecordError(f"{path}, line {number}: not a prompt record ({why})") from error
         if record.arm == FORMERLY_PLAIN:
             record = dataclasses.replace(record, arm=PLAIN)

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -24,7 +24,7 @@ from specexp.base.messages import counted, first_line
 from specexp.config.command import Options, fail
 from specexp.models.pair import load_pair
 from specexp.models.smollm2 import smollm2_file
-from specexp.models.sources import PairError
+from specexp.models.sources import PairError, check_source, sources_of
 from specexp.tracking.mode import logged_in, resolve_mode
 
 _EXTRAS = {
@@ -36,6 +36,7 @@ _EXTRAS = {
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
 _LITTLE_DISK = 2e9  # bytes
+_RECORDS = ("records.jsonl", "confirm.jsonl")  # of a run, of a study
 
 
 @dataclass(frozen=True)
@@ -224,19 +225,13 @@ def _cache(topic: str, folder: Path, finding: str, variable: str) -> Diagnosis:
     return Diagnosis(topic, f"{folder} cannot be written", "note", advice)
 
 
-def acceptance(folder: str) -> Iterator[Diagnosis]:
-    """Judge a run's drafts by how often they are accepted at each position."""
-    from specexp.bench.record import RecordError, read_records
+def acceptance(file: Path) -> Iterator[Diagnosis]:
+    """Judge the drafts in a run's records by how often they are accepted; raises ValueError if these are damaged."""
+    from specexp.bench.record import read_records
     from specexp.bench.signatures import likely_causes
     from specexp.report.comparison import acceptance_table
-    from specexp.report.publish import RECORDS
 
-    try:
-        records = read_records(Path(folder) / RECORDS)
-    except (OSError, RecordError) as error:
-        found = f"{folder} must be the folder of a run, but its records cannot be read ({first_line(error)})"
-        yield Diagnosis("acceptance", found, "problem", "name a folder that specexp.run wrote")
-        return
+    records = read_records(file)
     table, causes = acceptance_table(records), likely_causes(records)
     for row in () if table is None else table.records():
         arm = str(row.pop("arm"))
@@ -249,14 +244,15 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
 
         from specexp.core.latency import experts_sentence
 
-        target = yaml.safe_load((Path(folder) / "config.yaml").read_text(encoding="utf-8"))["pair"]["target"]
+        target = yaml.safe_load(file.with_name("config.yaml").read_text(encoding="utf-8"))["pair"]["target"]
         sizes = AutoConfig.from_pretrained(target, local_files_only=True).get_text_config().to_dict()
         if experts := experts_sentence(sizes):
             yield Diagnosis("experts", experts)
 
 
 def model(source: str) -> Iterator[Diagnosis]:
-    """Judge by a model's configuration, without its weights, whether it can be a target, and how it runs."""
+    """Judge a model by its configuration; raises ValueError if it is neither a folder, a file nor a hub id."""
+    check_source("model", sources_of(source)[0])  # before torch is imported, which takes seconds
     from specexp.models.architectures import check_model
 
     try:
@@ -300,11 +296,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
     failed = False
-    found = examine() if given.run is None else acceptance(given.run)
-    if given.run is not None and not Path(given.run, "records.jsonl").is_file():
-        if Path(given.run).is_dir() and not Path(given.run, "config.json").is_file():
-            return fail(f"{given.run} has no records.jsonl: name a folder that specexp.run wrote, or a model")
-        found = model(given.run)
+    found: Iterable[Diagnosis] = examine()
+    if given.run is not None:
+        records = next((one for name in _RECORDS if (one := Path(given.run, name)).is_file()), None)
+        if records is None and Path(given.run).is_dir() and not Path(given.run, "config.json").is_file():
+            names = " or ".join(_RECORDS)
+            return fail(f"{given.run} has no {names}: name a folder that specexp.run or sweep wrote, or a model")
+        try:
+            found = [*(model(given.run) if records is None else acceptance(records))]
+        except (OSError, ValueError) as error:
+            return fail(first_line(error))
     for diagnosis in found:
         failed |= diagnosis.verdict == "problem"
         mark = {"ok": "  ", "note": "- ", "problem": "! "}[diagnosis.verdict]

@@ -107,8 +107,8 @@ def check_journal(path: Path) -> str:
     *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            json.loads(line)
-        except ValueError as error:
+            json.loads(line)["op_code"]
+        except (ValueError, TypeError, KeyError) as error:
             raise StudyError(
                 f"{path}, line {number}, must be a JSON entry of a journal, got {line[:40]!r}: restore a copy of the "
                 "file, or remove it to start the study over"

@@ -44,9 +44,9 @@ def test_a_damaged_journal_is_named_and_a_cut_line_dropped(study_command, capsys
     journal = Path("runs/sweep/journal.log")
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
-    journal.write_bytes(first + b"\ngarbage\n" + rest)
     damaged = "journal.log, line 2, must be a JSON entry ... start the study over"
-    for typed in (study_command, f"{study_command} --dry-run"):
+    for line, typed in ((b"5", f"{study_command} --dry-run"), (b"garbage", study_command)):
+        journal.write_bytes(first + b"\n" + line + b"\n" + rest)
         check(Row(typed, damaged, code=1), capsys)
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
     check(Row(f"{study_command} --dry-run", "ended within a line ... is dropped", code=0), capsys)

@@ -114,10 +114,10 @@ def test_the_drafts_of_a_run_are_judged_by_position(capsys, tmp_path):
 
 def test_a_folder_without_a_run_is_a_problem(capsys, tmp_path):
     assert main([str(tmp_path)]) == 2
-    assert "has no records.jsonl: name a folder that specexp.run wrote" in capsys.readouterr().err
-    (tmp_path / "records.jsonl").write_text("{}\n{}\n")
-    assert main([str(tmp_path)]) == 1
-    assert "line 1: not a prompt record" in capsys.readouterr().out
+    assert "has no records.jsonl or confirm.jsonl: name a folder that specexp" in capsys.readouterr().err
+    (tmp_path / "confirm.jsonl").write_text("{}\n{}\n")
+    assert main([str(tmp_path)]) == 2
+    assert "confirm.jsonl, line 1: not a prompt record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
