@@ -127,7 +127,7 @@ def run_command(
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
         if DRY_RUN in given and found.exit_code == 0:
-            found.next = "the same command without --dry-run"
+            found.next = found.next or "the same command without --dry-run"
     return found.exit_code
 
 

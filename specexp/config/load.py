@@ -50,7 +50,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     # a search over whole parts may leave the file's own composition incomplete
     if not (config.get("sweep") or {}).get("space", {}).keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
-    build_engine(config)
     _check_arms(config)
     _check_samples(config)
     _check_sweep(config)
@@ -218,6 +217,7 @@ def _check_sweep(config: Config) -> None:
     sweep = config.sweep
     if sweep is None:
         return
+    build_engine(config)
     contexts = [config]  # one composition for each combination of whole parts
     for key, entry in sorted(sweep.space.items()):
         if "." not in key and isinstance(entry, Categorical):

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from specexp.artifacts import ArtifactError, read_artifact
+from specexp.base.messages import counted
 from specexp.base.start import masked
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, missing_engine
-from specexp.config.command import GOES_ON, check_here, fail, run_command
+from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
 from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import FUNCTION, Sweep, name_of
 from specexp.report.publish import check_study_folder
@@ -77,8 +78,13 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         if settings.storage is None and (damage := OneProcess(config, settings).rehearse()):
             console.print(damage, markup=False)
         show(config, possible, console)
-        for sentence in left_out_lines(impossible):
+        result = current_result()
+        result.limits = [*left_out_lines(impossible)]
+        for sentence in result.limits:
             console.print(sentence, markup=False)
+        if impossible:
+            left = counted(len(impossible), "setting")
+            result.next = f"the same command without --dry-run, which leaves out {left} (Not measured)"
     missing = missing_engine(config)
     for sentence in (*remarks, *_remarks(config, settings)):
         console.print(sentence, markup=False)

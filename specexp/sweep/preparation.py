@@ -35,7 +35,7 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
         The sweep without them, and the reason for removing each choice or configuration, by name.
 
     Raises:
-        ConfigError: A key of the space has no choices left.
+        ConfigError: A key of the space has no choices left, or nothing that the space yields can be built.
     """
     config, sweep = bench.config, bench.config.sweep
 
@@ -48,11 +48,12 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
         return None
 
     left_out, entries = dict[str, str](), dict(sweep.space)
-    if FUNCTION in entries:
+    whole = _whole_parts(sweep)
+    if not whole:  # a function, or only numbers
         drawn = [refusal(overrides) for overrides in branches(config, sweep)]
         if None not in drawn:
-            raise config.checker.error(("sweep", "space"), f": no settings that it returned can be built: {drawn[0]}")
-    for key, entry in _whole_parts(sweep).items():
+            raise config.checker.error(("sweep", "space"), f": no settings of it can be built: {drawn[0]}")
+    for key, entry in whole.items():
         kept, refused = [], dict[str, str]()
         # ``by_label`` is in the order of the choices.
         for label, choice in zip(entry.by_label, entry.choices, strict=True):

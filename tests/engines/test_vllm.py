@@ -154,9 +154,22 @@ def test_a_study_leaves_out_what_its_engine_lacks(capsys, tmp_path, monkeypatch,
     file = Path("experiments/engines/vllm.yaml").resolve()
     monkeypatch.chdir(tmp_path)
     assert sweep([str(file), "--dry-run"]) == 0
-    left_out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not measured: ")]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("without --dry-run, which leaves out 4 settings (Not measured)")
+    left_out = [line for line in lines if line.startswith("Not measured: ")]
     assert ["draft model" in left_out[0], "EAGLE-3 head" in left_out[1], len(left_out)] == [True, True, 2]
     assert left_out[1].endswith("'models/smollm2-eagle3', which is not a folder, and the hub cannot be reached.")
+
+
+def test_a_study_of_numbers_alone_is_refused_if_its_engine_cannot_decode(capsys, tmp_path, vllm_here) -> None:
+    file = tmp_path / "mine.yaml"
+    settings = {"method": "ngram", "num_speculative_tokens": 2}
+    engine = {"class_path": "VLLM", "init_args": {"kv_cache_gib": 1e-6, "settings": settings}}
+    space = {"engine.init_args.settings.num_speculative_tokens": {"type": "int", "low": 1, "high": 4}}
+    study = {"verifier": "Greedy", "data": {"max_prompts": 2}, "engine": engine, "sweep": {"space": space}}
+    file.write_text(yaml.safe_dump(study))
+    assert sweep([str(file), "--dry-run"]) == 2
+    assert "sweep.space: no settings of it can be built: VLLM: kv_cache_gib must be from" in capsys.readouterr().err
 
 
 def test_plain_decoding_is_the_same_engine_without_speculation() -> None:
