@@ -32,6 +32,7 @@ from specexp.config import (
     build_task_items,
     build_verifier,
     is_multi_sequence,
+    no_room,
     prompt_errors,
 )
 from specexp.core.parts import Parts
@@ -290,10 +291,7 @@ def check_lengths(
 
     limit = context_limit(pair.target.config)
     if most > limit:
-        raise checker.error(
-            ("generation", "max_new_tokens"),
-            f" must leave room for the prompt in the target's context of {limit} tokens, got {most}",
-        )
+        raise no_room(checker, most, limit)
     for prompt in prompts if one_turn else ():
         if len(prompt.turns) > 1:
             raise checker.error(

@@ -19,6 +19,7 @@ from specexp.config.build import (
     check_rows as check_rows,
     is_multi_sequence as is_multi_sequence,
     missing_engine as missing_engine,
+    no_room as no_room,
     prompt_errors as prompt_errors,
 )
 from specexp.config.config import (

@@ -13,6 +13,7 @@ from specexp.base.messages import counted, first_line, restated
 from specexp.config.config import Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
 from specexp.core.parts import Parts, check_composition
+from specexp.models.sources import sources_of, stated_context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -91,10 +92,13 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
 
 
 def check_rows(config: Config) -> str:
-    """Raise ConfigError if an experiment has no prompts. No models are loaded, which takes seconds.
+    """Raise ConfigError if an experiment has no prompts or no room for them. No models are loaded, which takes seconds.
 
     Returns a remark if it has fewer prompts than ``data.max_prompts``; else an empty text.
     """
+    limit = stated_context(sources_of(config.pair.target)[0])
+    if limit is not None and config.generation.max_new_tokens > limit:
+        raise no_room(config.checker, config.generation.max_new_tokens, limit)
     workload = build_workload(config)
     with prompt_errors(config):
         found = len(workload.rows())
@@ -102,6 +106,12 @@ def check_rows(config: Config) -> str:
         return ""
     source = config.source_of(("data", "max_prompts"))
     return f"{source}: max_prompts is {workload.max_prompts}, but only {counted(found, 'prompt')} remain."
+
+
+def no_room(checker: Checker, most: int, limit: int) -> ConfigError:
+    """Return the error for answers of ``most`` tokens, which exceed the target's context of ``limit`` tokens."""
+    why = f" must leave room for the prompt in the target's context of {limit} tokens, got {most}"
+    return checker.error(("generation", "max_new_tokens"), why)
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.cores import usable_cores
-from specexp.base.messages import counted, did_you_mean, first_line, restated, type_and_line
+from specexp.base.messages import did_you_mean, first_line, restated, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
 from specexp.models.modes import AUTO, MODES
 from specexp.models.runtime import check_mode, runtime_of, tell_fallback, tell_once
-from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
+from specexp.models.sources import PairError, check_reachable, checked_sources, other_tokens, sources_of
 
 if TYPE_CHECKING:
     import torch
@@ -372,26 +372,13 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
     given = draft.tokenizer.get_vocab()
     drafted = draft.config.get_text_config().vocab_size
     if given != vocabulary:
-        different = {token for token, _ in set(vocabulary.items()) ^ set(given.items())}
-        first = sorted(different, key=lambda token: (vocabulary.get(token, tokens), token))[:3]
-        examples = ", ".join(_difference(token, given.get(token), vocabulary.get(token)) for token in first)
-        raise PairError(
-            "draft",
-            f"{draft.name} must have the tokenizer of {target.name}, but of their {len(given)} and {len(vocabulary)} "
-            f"tokens, {counted(len(different), 'token')} {'differ' if len(different) > 1 else 'differs'}: {examples}",
-        )
+        raise other_tokens(draft.name, given, target.name, vocabulary)
     if (drafted < tokens or is_gguf(draft.source)) and drafted != width:
         raise PairError(
             "draft",
             f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; a different number is supported "
             f"only if the draft is not a GGUF file and has a logit for each of the {tokens} tokens",
         )
-
-
-def _difference(token: str, drafted: int | None, wanted: int | None) -> str:
-    if drafted is None or wanted is None:
-        return f"{token!r} ({'draft' if wanted is None else 'target'} only)"
-    return f"{token!r} (id {drafted} in the draft, {wanted} in the target)"
 
 
 def _check_borrowed(target: _Files, draft: _Files) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from specexp.base.messages import did_you_mean, first_line, near_file
+from specexp.base.messages import counted, did_you_mean, first_line, near_file
 from specexp.models.gguf import is_gguf, runs_in_llama_cpp, unpacked
 from specexp.models.modes import AUTO, MODES
 from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
@@ -80,10 +82,49 @@ def checked_sources(
         hint = near if near.startswith("; did") else ""  # the names stand in the sentence already
         raise PairError("mode", f"mode must be one of {', '.join(known)}, got {mode!r}{hint}")
     first, second = sources_of(target, draft)
-    return (
-        _checked("target", target, first, mode, unpacks),
-        second and _checked("draft", draft or "", second, mode, unpacks),
+    first = _checked("target", target, first, mode, unpacks)
+    second = second and _checked("draft", draft or "", second, mode, unpacks)
+    if second is not None:
+        wanted = _vocabulary(first)
+        given = _vocabulary(second)
+        # a token in only one of them may be a special token of the other, which load_pair reads
+        if any(wanted.get(token, number) != number for token, number in given.items()):
+            raise other_tokens(f"draft {second!r}", given, f"target {first!r}", wanted)
+    return first, second
+
+
+def _vocabulary(source: str) -> dict[str, int]:
+    """Return the ids in a folder's tokenizer.json, without special tokens, read without transformers; {} if unknown."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return dict(json.loads(Path(source, "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+    return {}
+
+
+def other_tokens(draft: str, given: Mapping[str, int], target: str, wanted: Mapping[str, int]) -> PairError:
+    """Return the error for a draft whose tokens, ids by text, are not the target's."""
+    different = {token for token, _ in set(wanted.items()) ^ set(given.items())}
+    first = sorted(different, key=lambda token: (wanted.get(token, 2**31), token))[:3]
+    examples = ", ".join(_difference(token, given.get(token), wanted.get(token)) for token in first)
+    return PairError(
+        "draft",
+        f"{draft} must have the tokenizer of {target}, but of their {len(given)} and {len(wanted)} tokens, "
+        f"{counted(len(different), 'token')} {'differ' if len(different) > 1 else 'differs'}: {examples}",
     )
+
+
+def _difference(token: str, drafted: int | None, wanted: int | None) -> str:
+    if drafted is None or wanted is None:
+        return f"{token!r} ({'draft' if wanted is None else 'target'} only)"
+    return f"{token!r} (id {drafted} in the draft, {wanted} in the target)"
+
+
+def stated_context(source: str) -> int | None:
+    """Return the number of positions in a folder's config.json, read without transformers; None if unknown."""
+    with suppress(OSError, ValueError, AttributeError):
+        settings = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))
+        found = settings.get("text_config", settings).get("max_position_embeddings")
+        return found if isinstance(found, int) else None
+    return None
 
 
 def _checked(role: str, name: str, source: str, mode: str, unpacks: bool) -> str:

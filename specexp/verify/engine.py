@@ -53,7 +53,7 @@ def verify_engine(config: Config) -> EndpointReport:
     engine = engine_to_verify(config)
     quiet_libraries()
     use_threads(config.generation.threads)
-    warn_of_load(config)
+    warn_of_load(config.get("latency"))
     pair = build_pair(config)
     prompts = load_prompts(config, pair).prompts
     generation = config.generation

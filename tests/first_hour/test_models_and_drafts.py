@@ -11,6 +11,9 @@ from helpers.first_hour import Row
 from helpers.small_models import END
 from safetensors.torch import load_file, save_file
 
+from specexp.config import ConfigError, check_rows, load_config
+from specexp.models.sources import PairError, checked_sources
+
 LOADED = "run mine.yaml --pair.target model --pair.target_dtype float32"
 TYPED = f"{LOADED} --dry-run"
 DRAFTED = f"{TYPED} --pair.draft draft --drafter DraftModel"
@@ -166,12 +169,17 @@ def test_a_special_token_that_gives_way_to_another_token_is_named_too(folder, an
     answered(Row(DRAFTED, f"pair.draft ... {names}"))
 
 
-def test_tokens_with_swapped_ids_are_named(folder, answered):
+def test_tokens_with_swapped_ids_and_too_long_answers_are_named_from_files_alone(folder, answered):
     ids = changed_vocabulary(folder)
     a, b = ids["A"], ids["B"]
     changed_vocabulary(folder, A=b, B=a)
     names = f"2 tokens differ: 'A' (id {b} in the draft, {a} in the target), 'B' (id {a} in the draft, {b} in"
     answered(Row(DRAFTED, f"pair.draft ... {names}"))
+    with pytest.raises(PairError, match="2 tokens differ"):  # before torch is imported, which takes seconds
+        checked_sources("model", "draft")
+    longer = load_config("mine.yaml", ["--pair.target", "model", "--generation.max_new_tokens", "193"])
+    with pytest.raises(ConfigError, match=r"max_new_tokens must leave room .* context of 192 tokens, got 193"):
+        check_rows(longer)
 
 
 def nan(folder: Path) -> None:
