@@ -96,7 +96,8 @@ def checked_sources(
 def _vocabulary(source: str) -> dict[str, int]:
     """Return the ids in a folder's tokenizer.json, without special tokens, read without transformers; {} if unknown."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        return dict(json.loads(Path(source, "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+        ids = json.loads(Path(source, "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        return ids if isinstance(ids, dict) else {}  # Unigram models list tokens with scores
     return {}
 
 
