@@ -134,10 +134,10 @@ def _count_prompts(given: argparse.Namespace) -> int:
     count = len(rows)
     texts = Counter((str(row["context"]), *row["turns"]) for row in rows)
     if len(texts) < count:
-        (_, text, *_), _ = texts.most_common(1)[0]
+        repeated = texts.most_common(1)[0][0]
         raise ConfigError(
             f"--prompts: {given.prompts} must have different prompts for the search and the confirmation, but "
-            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(text)}: remove them"
+            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(repeated[1])}: remove them"
         )
     if count < FEWEST_PROMPTS:
         raise ConfigError(
