@@ -137,7 +137,7 @@ def _count_prompts(given: argparse.Namespace) -> int:
         repeated = texts.most_common(1)[0][0]
         raise ConfigError(
             f"--prompts: {given.prompts} must have different prompts for the search and the confirmation, but "
-            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(repeated[1])}: remove them"
+            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(repeated[1])}"
         )
     if count < FEWEST_PROMPTS:
         raise ConfigError(

@@ -62,7 +62,7 @@ def filled(template: str, values: Mapping[str, object], what: str = "the command
             if isinstance(error, KeyError) and name.isidentifier():
                 why = f"there is no value for {name!r}{did_you_mean(name, map(str, values))}"
                 raise EngineError(f"{what} contains {{{name}}}, but {why}") from error
-            why = "write {{ and }} for braces that are no setting's"
+            why = "write {{ and }} for the command's own braces"
             raise EngineError(f"{what} must have {{NAME}} or doubled braces, got {word!r}: {why}") from error
     return words
 

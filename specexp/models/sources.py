@@ -102,7 +102,7 @@ def _vocabulary(source: str) -> dict[str, int]:
 
 
 def other_tokens(draft: str, given: Mapping[str, int], target: str, wanted: Mapping[str, int]) -> PairError:
-    """Return the error for a draft whose tokens, ids by text, are not the target's."""
+    """Return the error for a draft with other tokens, given as ids by text, than the target."""
     different = {token for token, _ in set(wanted.items()) ^ set(given.items())}
     first = sorted(different, key=lambda token: (wanted.get(token, 2**31), token))[:3]
     examples = ", ".join(_difference(token, given.get(token), wanted.get(token)) for token in first)

@@ -79,7 +79,7 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
 
 
 def check_goals(settings: Sweep, checker: Checker) -> None:
-    """Raise ConfigError if an objective or constraint is no metric, or if constraints or a pruner contradict others."""
+    """Raise ConfigError if an objective or constraint is not a metric, or if they or a pruner contradict others."""
     allowed: tuple[tuple[str, Iterable[str], Iterable[str]], ...] = (
         ("objectives", settings.objectives, objectives()),
         ("constraints", settings.constraints, (MAX_DRAFT_NODES, *constraints())),

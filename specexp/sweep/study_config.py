@@ -184,7 +184,7 @@ class StudyConfig(Config):
         return found
 
     def check_rows(self) -> list[str]:
-        """Return a remark for each stage with fewer prompts than it asks for; raises ConfigError if one has none."""
+        """Return remarks on stages with fewer prompts than ``max_prompts``; raises ConfigError if one has none."""
         return [remark for remark in self._of_stages(check_rows) if remark]
 
     def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
