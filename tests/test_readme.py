@@ -29,9 +29,7 @@ SHORT = {
         *("--n-trials", "3", "--data.max_prompts", "1", "--sweep.confirm.data.max_prompts", "2"),
         *("--generation.max_new_tokens", "8", "--generation.threads", "1"),
     ],
-    "specexp.run": [
-        *("--data.max_prompts", "1", "--generation.max_new_tokens", "8", "--generation.samples", "2"),
-    ],
+    "specexp.run": ["--data.max_prompts", "1", "--generation.max_new_tokens", "8"],
     "specexp.verify": [
         *("--verify.total_variation", "0.5", "--verify.toy_tokens", "900", "--verify.samples", "20"),
         *("--verify.first_tokens", "2", "--data.max_prompts", "1", "--generation.max_new_tokens", "8"),
@@ -57,7 +55,9 @@ FETCHES = [f"experiments/{name}.yaml" for name in ("tree_shape", "workloads", "f
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed"],
-    ("specexp.run", "experiments/papers/seed/utilisation.yaml"): ["--arms", "serial,batched,seed"],
+    ("specexp.run", "experiments/papers/seed/utilisation.yaml"): [
+        *("--arms", "serial,batched,seed", "--generation.samples", "2"),
+    ],
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [
         *FEW_COUNTED,

@@ -22,7 +22,7 @@ from specexp.drafters import TokenRecycling, Union
 
 def test_later_wins_and_mappings_merge(write):
     write("generation: {seed: 1, samples: 2}\nname: block", "a/block.yaml")
-    write("compose: block.yaml\ngeneration: {seed: 3}", "a/outer.yaml")
+    write("compose: block.yaml\nverifier: KeyedSampling\ngeneration: {seed: 3}", "a/outer.yaml")
     config = load_config(write("compose: [a/outer.yaml]\ngeneration: {samples: 4}"), ["--generation.threads=2"])
     assert config.get("generation") == {
         "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True,
