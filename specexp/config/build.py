@@ -18,6 +18,7 @@ from specexp.models.sources import sources_of, stated_context
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specexp.config.check import Checker
     from specexp.config.schema import Reasoning
     from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.latency import LatencyProfile

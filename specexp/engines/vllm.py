@@ -183,7 +183,8 @@ def _cache_gib(pair: ModelPair, tokens: int) -> float:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     rows = min(tokens, getattr(text, "sliding_window", None) or tokens)
-    return ceil(2 * text.num_hidden_layers * heads * width * rows * pair.target.dtype.itemsize / 2**30 * 1000) / 1000
+    needed: int = 2 * text.num_hidden_layers * heads * width * rows * pair.target.dtype.itemsize
+    return ceil(needed / 2**30 * 1000) / 1000
 
 
 def _memory_gib() -> float:
@@ -191,7 +192,8 @@ def _memory_gib() -> float:
     import torch
 
     gpus = (torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count()))
-    return max([psutil.virtual_memory().total, *gpus]) / 2**30
+    most: int = max([psutil.virtual_memory().total, *gpus])
+    return most / 2**30
 
 
 @cache

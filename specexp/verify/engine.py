@@ -102,7 +102,7 @@ def verify_engine(config: Config) -> EndpointReport:
     found = []
     name = type(engine).__name__
     try:
-        engine.check(pair, longest_context(config, prompts, pair))
+        engine.check(pair, longest_context(prompts, pair, most))
         both = f"both answer {counted(len(prompts), 'prompt')}, with at most {counted(most, 'token')}"
         print(f"{name} {engine.version} starts with speculation and without it; {both}.", flush=True)
         for one in (engine, plain):  # the first answer is slow, and a drafter must not learn a prompt

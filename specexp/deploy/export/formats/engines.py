@@ -105,7 +105,7 @@ def _artifact_of(file: Path) -> Path:
     run = Path(resolved["output"], resolved["name"])
     folder = file.parent.absolute()
     is_below = folder.parts[-len(run.parts) :] == run.parts
-    return (folder.parents[len(run.parts) - 1] if is_below else Path()) / export["to"] / BEST_TREE
+    return (folder.parents[len(run.parts) - 1] if is_below else Path()) / str(export["to"]) / BEST_TREE
 
 
 def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
