@@ -215,10 +215,7 @@ def test_a_folder_that_a_killed_process_left_is_removed(cache):
         (lambda file: file.write_text("hello"), "is not a GGUF file: it does not begin with GGUF"),
         (lambda file: edited(written("Llama"), file, architecture="olmo2"), "architecture olmo2 is not supported yet"),
         (lambda file: edited(written("Llama"), file, architecture="rwkv6"), "architecture rwkv6 is not supported yet"),
-        (
-            lambda file: edited(written("Llama"), file, **{"llama.feed_forward_length": 40}),
-            "the shapes of a llama model",
-        ),
+        (lambda file: misshapen(file), "its tensors do not have the shapes of a mamba model"),
         (lambda file: file.write_bytes(stretched().read_bytes()), "its rotary positions are scaled, so only"),
     ],
     ids=["truncated", "text", "family", "architecture", "shapes", "stretched"],
@@ -231,6 +228,18 @@ def test_another_architecture_is_one_sentence(make, said, cache, tmp_path):
     assert caught.value.argument == "target"
     assert "\n" not in str(caught.value)
     assert not cache.exists() or not list(cache.iterdir())
+
+
+def misshapen(file):
+    writer = GGUFWriter(file, "mamba")
+    writer.add_block_count(1)
+    writer.add_embedding_length(8)
+    writer.add_context_length(8)
+    writer.add_tensor("token_embd.weight", np.zeros((16, 8), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def stretched():
