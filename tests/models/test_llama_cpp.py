@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
-from helpers.small_gguf import runtime, small_llama, tokenizer, written
+from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, written
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.loop import Decoder
@@ -26,6 +26,13 @@ from specexp.testing.runtimes import RuntimeContract
 from specexp.verifiers import Greedy
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
+
+
+SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
+
+
+def filled(shape, seed=0):
+    return TokenTree(shape, np.random.default_rng(seed).integers(VOCABULARY, size=shape.num_nodes + 1))
 
 
 def straight(model, tokens):
@@ -67,6 +74,21 @@ def test_positions_are_stretched_as_llama_3_stretches_them():
     prompt = (PROMPT * 12)[:120]
     logits = runtime("Llama", rope_parameters=rope).prefill(0, prompt, all_logits=True).logits[0]
     assert close(logits, straight(model, prompt))
+
+
+def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    text = list(PROMPT)
+    assert not language_model.prefill(0, text).logits
+    for seed, last in enumerate((9, 0, 6, 3, 8)):
+        tree = filled(SHAPE, seed)
+        (answers,) = language_model.tree_pass([0], [tree]).logits
+        for row in range(tree.num_nodes + 1):
+            branch = tree.tokens[[0, *SHAPE.path(row)]].tolist()
+            assert close(answers[row], straight(model, text + branch)[-1])
+        language_model.cache.commit(0, [0, *SHAPE.path(last)])
+        text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
+    assert close(language_model.tree_pass([0], [root_tree(11)]).logits[0][0], straight(model, [*text, 11])[-1])
 
 
 def test_a_context_that_grows_keeps_what_it_holds():
