@@ -26,8 +26,6 @@ from specexp.testing.runtimes import RuntimeContract
 from specexp.verifiers import Greedy
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
-
-
 SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
 
 
