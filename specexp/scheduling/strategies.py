@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -48,18 +49,21 @@ class Execution(metaclass=Checked):
                     "preloaded, or use KeyedSampling"
                 )
 
+    @abstractmethod
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Return an executor, by default one that runs all parts in the caller's thread.
+        """Return an executor. Raises ``ValueError`` if the parts or the target are unsuitable, see :meth:`check`."""
 
-        Raises ``ValueError`` if the parts or the target are unsuitable, see :meth:`check`.
-        """
+
+class _InOneThread(Execution):
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         from specexp.scheduling.executor import Executor
 
         self.check(parts)
         return Executor(model, parts, self.n, self.threads)
 
 
-class SerialSpeculative(Execution):
+class SerialSpeculative(_InOneThread):
     """Speculative decoding of one sequence at a time (SEED, Fig. 1 b). The target is idle while the drafter works.
 
     Args:
@@ -83,7 +87,7 @@ class Serial(SerialSpeculative):
         return super().open(model, Parts(verifier=parts.verifier))
 
 
-class Batched(Execution):
+class Batched(_InOneThread):
     """Decodes ``n`` sequences in lockstep: all draft, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts one tree level of all sequences in one pass. Drafting and verification do not overlap.
