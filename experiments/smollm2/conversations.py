@@ -241,7 +241,7 @@ class Writer:
                         self.tokenizer.decode(lane.ids[lane.turn_from : lane.answer_from - 1 - len(self.after)])
                         in ASKED
                     ):
-                        counts["asked in chat.jsonl"] += 1
+                        counts["request of chat.jsonl"] += 1
                     elif looping(lane.ids[lane.turn_from : lane.answer_from]) or len(answer) < 4:
                         counts["request loops or empty answer"] += 1
                     elif answer[:32] in beginnings:

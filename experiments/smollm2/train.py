@@ -128,8 +128,8 @@ def padded(rows: list[Conversation]) -> Padded:
     ids = torch.stack([F.pad(one.ids, (0, length - len(one.ids))) for one in rows])
     states = torch.stack([F.pad(one.states, (0, 0, 0, 0, 0, length - len(one.ids))) for one in rows])
     first, last = torch.tensor([(one.answer_from - 1, len(one.ids)) for one in rows]).T[..., None]
-    places = torch.arange(length)
-    return Padded(ids, states, (first <= places) & (places < last))
+    positions = torch.arange(length)
+    return Padded(ids, states, (first <= positions) & (positions < last))
 
 
 class Draft(nn.Module):

@@ -504,12 +504,13 @@ class Workload(metaclass=Checked):
 
 def _interleaved(categories: Sequence[str]) -> list[int]:
     """Return an order of the rows in which each stretch has every category in its share, as far as possible."""
-    sizes, seen = Counter(categories), Counter[str]()
-    places = []
-    for one in categories:
-        places.append((seen[one] + 0.5) / sizes[one])
-        seen[one] += 1
-    return sorted(range(len(categories)), key=places.__getitem__)
+    sizes = Counter(categories)
+    taken: Counter[str] = Counter()
+    shares = []  # of the rows of its category that a row is behind
+    for category in categories:
+        shares.append((taken[category] + 0.5) / sizes[category])
+        taken[category] += 1
+    return sorted(range(len(categories)), key=shares.__getitem__)
 
 
 class LoadedPrompts:

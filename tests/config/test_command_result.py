@@ -20,7 +20,7 @@ TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args
 def acts(config: Config, dry_run: bool) -> int:
     print("a table, and progress")
     found = current_result()
-    found.answer, found.page, found.next = "Trees win.", "runs/x/report.html", "go on"
+    found.answer, found.page, found.next = "Trees win.", "runs/x/report.html", "" if dry_run else "go on"
     found.summary = {"speedup": 1.5, "nothing": float("nan")}
     return 0
 

@@ -85,7 +85,7 @@ def test_a_malformed_space_is_refused_in_one_sentence(space, words):
     [
         ({"n_trails": 3}, "did you mean 'sweep.n_trials'"),
         ({"objectives": ["spedup"]}, "did you mean 'speedup'"),
-        ({"constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
+        ({"constraints": {"max_nodes": 3}}, "did you mean 'max_nodes_per_step'"),
         ({"constraints": {"min_nodes_per_step": 9, "max_nodes_per_step": 8}}, "must be <= max_nodes_per_step, got 9"),
         ({"enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
         ({"confirm": {"best": 0}}, "sweep.confirm.best must be >= 1, got 0"),

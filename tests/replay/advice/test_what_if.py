@@ -66,6 +66,7 @@ def file(experiment, recording):
         if folder.is_dir():
             manifest = Recording(folder).manifest
             manifest.made_of["pair"] |= same
+            manifest.made_of["generation"]["stop_at_repetition"] = False
             manifest.save(folder)
         return path
 
