@@ -13,6 +13,7 @@ from helpers.fake_bench import FakeBench, opened, settings
 from helpers.small_study import write
 
 from specexp.bench.record import read_records
+from specexp.bench.verdict import SpeedVerdict
 from specexp.config import build_workload, load_config
 from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
@@ -188,6 +189,7 @@ def test_no_more_prompts_are_proposed_than_the_set_has(small, monkeypatch, now, 
     proposed = []
     monkeypatch.setattr("specexp.sweep.confirmation.time", lambda: now)
     monkeypatch.setattr("specexp.sweep.plan.StudyPlan.within", lambda plan, *given, **how: replace(plan, confirmed=1))
+    monkeypatch.setattr(conclusion, "verdict_of", lambda *given: SpeedVerdict.CANNOT_TELL)
     monkeypatch.setattr(conclusion, "prompts_needed", lambda *given: 10**6)
     propose = lambda *given, **how: proposed.append((given[3], how["exhausted"])) or {}  # noqa: E731
     monkeypatch.setattr(conclusion, "more_prompts", propose)
