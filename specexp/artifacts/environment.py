@@ -21,9 +21,10 @@ from specexp.base.messages import counted
 from specexp.base.start import all_masked
 from specexp.core.noise import NOISE_VERSION
 
-# packages that results may depend on
+# packages that results may depend on; with scikit-learn, transformers' assistants draft other lengths
 PACKAGES = (
     "specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna", "wandb", "datasets", "pydantic",
+    "scikit-learn",
 )  # fmt: skip
 
 
