@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# transformers 5.23.0: hidden states of assisted generation belong to other tokens after the first pass.
+# transformers 5.23.0: hidden states of assisted generation belong to other tokens for drafts of the first pass.
 # With output_hidden_states there is one entry per new token, as without drafts. But those of the drafts that the first pass
 # accepts hold the states of the prompt's first tokens. Later passes are right, and so are scores and logits. A draft head
 # that is trained on such states gets the features of other tokens, in the right shapes and without an error.

@@ -81,8 +81,9 @@ class RowRecord(BaseModel):
             return f"{run.name} is not measured yet"
         pair, today, commit = found["pair"], pair_of_run(run.arguments), found["commit"]
         # the digest is empty if the files of the pair are not on this machine
-        others = pair["digest"] not in (today["digest"], *FORMER_PAIRS)
-        if others and pair["digest"] and today["digest"]:
+        same_names = all(pair.get(role) == today.get(role) for role in ("target", "draft"))
+        is_former = pair["digest"] in FORMER_PAIRS and same_names
+        if pair["digest"] != today["digest"] and not is_former and pair["digest"] and today["digest"]:
             # without today's digest, so that the page changes only with the records
             why = f"another pair ({pair['target']}, {pair['digest']}) than today's"
         elif found["declaration"] != run.row.declaration:

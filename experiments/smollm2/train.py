@@ -127,7 +127,8 @@ def padded(rows: list[Conversation]) -> Padded:
     length = max(len(one.ids) for one in rows)
     ids = torch.stack([F.pad(one.ids, (0, length - len(one.ids))) for one in rows])
     states = torch.stack([F.pad(one.states, (0, 0, 0, 0, 0, length - len(one.ids))) for one in rows])
-    first, last = torch.tensor([(one.answer_from - 1, len(one.ids)) for one in rows]).T[..., None]
+    first = torch.tensor([one.answer_from - 1 for one in rows])[:, None]
+    last = torch.tensor([len(one.ids) for one in rows])[:, None]
     positions = torch.arange(length)
     return Padded(ids, states, (first <= positions) & (positions < last))
 
@@ -287,7 +288,7 @@ def main(argv: list[str] | None = None) -> None:
         if over or step % EVERY == 0:
             texts.look()
             module.steps = 1 if arguments.kind == "draft" else arguments.steps
-            sample = texts.held[:24]
+            sample = texts.held[: 64 if over else 24]
             shown = "  ".join(f"{k} {v:.3f}" for k, v in held_out(module, sample, head, kept).items())
             print(f"step {step}  tokens {tokens}  text {texts.tokens}  {shown}", flush=True)
             own = {name: value for name, value in module.state_dict().items() if "embed_tokens" not in name}

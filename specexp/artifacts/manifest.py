@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import from_json
@@ -126,9 +126,17 @@ def read_json(data: bytes, where: str) -> Any:
     """
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
-    with restated(ValueError, lambda error: ArtifactError(f"{where} is not JSON ({error})")):
-        from_json(data, allow_inf_nan=False)  # refuses deep nesting, in which json.loads would recurse
-        return json.loads(data, object_pairs_hook=distinct)
+    with restated(ValueError, lambda error: ArtifactError(f"{where} {_why_unread(str(error))}")):
+        from_json(data)  # refuses deep nesting, in which json.loads would recurse
+        return json.loads(data, object_pairs_hook=distinct, parse_constant=_no_constant)
+
+
+def _why_unread(error: str) -> str:
+    return "is nested too deeply" if "recursion limit" in error else f"is not JSON ({error})"
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:

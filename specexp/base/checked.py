@@ -359,7 +359,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         text = str(context["error"])
         own = text.removeprefix(f"{key[-1]} ") if key else text
         return key, f" {own}" if own != text else f": {text}"
-    if kind == "literal_error" and first["loc"][-1] == "[key]":
+    if kind == "literal_error" and first["loc"][-1:] == ("[key]",):
         allowed = re.findall(r"'([^']*)'", first["msg"])
         return key, f" is unknown{did_you_mean(value, allowed)}"
     if kind in ("missing", "extra_forbidden", "unexpected_keyword_argument"):

@@ -84,7 +84,8 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         if known_last == last:
             return 1.0
         begun = len(last) > 2 and known_last.replace("_", "").startswith(last.replace("_", ""))  # len for length
-        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms), 0.9 * begun)
+        ratio = SequenceMatcher(None, plain, given).ratio()
+        return max(ratio, 0.75 * (known_last in synonyms), (0.9 + 0.1 * ratio) * begun)
 
     nearest = max(names, key=nearness, default="")
     if nearest and nearness(nearest) >= 0.75:

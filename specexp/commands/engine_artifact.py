@@ -14,7 +14,7 @@ from specexp.commands.engine_study import STUDIED, engine_part
 from specexp.commands.init import shipped
 from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError, Layers, parse_overrides
-from specexp.config.load import prompts_of_stage
+from specexp.config.load import check_samples, prompts_of_stage
 from specexp.config.named_artifacts import local
 from specexp.config.next_step import class_paths
 from specexp.deploy.export.export_format import ExportRequest, all_formats
@@ -23,6 +23,7 @@ from specexp.models.sources import sources_of
 
 _DRAFT_MODEL = "specexp.drafters.draft_model.DraftModel"
 _SHARED = ("name", "pair", "data", "generation")
+_PROGRAMS = ("python", "program")  # an artifact is not trusted to choose what is started
 _MOST_PROMPTS = 20  # some minutes with a small model on two cores
 
 
@@ -64,19 +65,24 @@ def engine_experiment(engine: str, reference: str, overrides: Sequence[str] = ()
     config = Config(layers, reference)
     config.typed = typed
     config.artifact = reference
+    check_samples(config)
     return config
 
 
 def _engine(engine: str, artifact: Artifact, pair: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specification of an engine with an artifact's settings. Raises ArtifactError if it has none."""
-    if (measured := getattr(artifact, "engine", engine)) != engine:
+    measured = getattr(artifact, "engine", engine)
+    if measured not in STUDIED:
+        raise ArtifactError(f"{artifact.folder} has settings of {measured!r}, which --for cannot start: use --endpoint")
+    if measured != engine:
         raise ArtifactError(
             f"--for must be the engine of the study, {measured!r}, got {engine!r}: the settings of {artifact.folder} "
             "were measured on that engine"
         )
     content = yaml.safe_load(shipped(f"sweeps/{STUDIED[engine]}").read_text(encoding="utf-8"))
     part = engine_part(engine, content["engine"], None, pair["device"])
-    arguments = part["init_args"] | ((artifact.provenance["config"]["engine"] or {}).get("init_args") or {})
+    measured_with = (artifact.provenance["config"]["engine"] or {}).get("init_args") or {}
+    arguments = part["init_args"] | {key: value for key, value in measured_with.items() if key not in _PROGRAMS}
     form, options = all_formats()[engine](), dict[str, str]()
     draft = sources_of(pair["target"], pair["draft"])[1]
     if draft and "draft" in form.options and init_args_of(artifact.recorded.get("drafter"), _DRAFT_MODEL) is not None:

@@ -132,12 +132,12 @@ def _count_prompts(given: argparse.Namespace) -> int:
         why = re.sub(r"(?:--)?data\.(field|unusable):?", r"--\1", str(error))
         raise ConfigError(f"--prompts: {why}") from error
     count = len(rows)
-    texts = Counter((str(row["context"]), *row["turns"]) for row in rows)
+    texts = Counter((str(row["context"]), str(row["structured_outputs"]), *row["turns"]) for row in rows)
     if len(texts) < count:
         repeated = texts.most_common(1)[0][0]
         raise ConfigError(
             f"--prompts: {given.prompts} must have different prompts for the search and the confirmation, but "
-            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(repeated[1])}"
+            f"{count - len(texts)} of {count} repeat the text of an earlier one, such as {shown(repeated[2])}"
         )
     if count < FEWEST_PROMPTS:
         raise ConfigError(

@@ -257,18 +257,26 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
     return found
 
 
+def _of_artifact(path: Path) -> str:
+    return f"; name the study's file first, then --artifact {path}"
+
+
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
     """Return the sections of one file, ignoring the files it composes. Errors in reading it begin with ``where``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
+        if Path(f"{path}.json").is_file():  # an alias
+            raise ConfigError(
+                f"{where}{path} must be a YAML file, but it is an artifact{_of_artifact(path)}"
+            ) from error
         hint = "" if path.suffix else "; name a YAML file first, and a model with --pair.target"
         raise ConfigError(f"{where}{path} does not exist{near_file(path) or hint}") from error
     except (OSError, UnicodeDecodeError) as error:
         inside = path / "config.yaml"
         hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""
         if any((path / name).is_file() for name in ("artifact.json", "best.json")):
-            hint = f"; name the study's file first, then --artifact {path}"
+            hint = _of_artifact(path)
         if isinstance(error, IsADirectoryError):
             raise ConfigError(f"{where}{path} must be a YAML file, but it is a folder{hint}") from error
         if isinstance(error, UnicodeDecodeError):

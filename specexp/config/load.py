@@ -51,7 +51,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if not (config.get("sweep") or {}).get("space", {}).keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
     _check_arms(config)
-    _check_samples(config)
+    check_samples(config)
     _check_sweep(config)
     return config
 
@@ -181,8 +181,10 @@ def _check_arms(config: Config) -> None:
             build_engine(composed)
 
 
-def _check_samples(config: Config) -> None:
+def check_samples(config: Config) -> None:
     """Raise a ConfigError for several samples of a prompt if no arm draws them at random."""
+    if config.get("artifact") is not None:
+        return  # with_artifact puts in its verifier
     samples = config.generation.samples
     if samples > 1 and all(build_verifier(arm.config).noise_temperature == 0 for arm in arms_of(config)):
         name = type(build_verifier(config)).__name__
@@ -357,6 +359,7 @@ def with_artifact(config: Config) -> Config:
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)
+    check_samples(found)
     return found
 
 

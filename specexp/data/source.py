@@ -191,13 +191,13 @@ def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
 def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON file: one object per line, an array of objects or texts, or a single object."""
     start, first = next((one for one in lines if one[1].strip()), (1, "[]"))
-    value: Any = None
+    value: Any = ...  # not JSON
     with suppress(ValueError):
         value = json.loads(first)
     is_lines = isinstance(value, dict)
     if not is_lines:
         rest = list(lines)
-        is_lines = value is not None and any(line.strip() for _, line in rest)
+        is_lines = value is not ... and any(line.strip() for _, line in rest)
         lines = iter(rest if is_lines else ())
         first = first if is_lines else "\n".join([first, *(line for _, line in rest)])
     for number, text in chain([(start, first)], (one for one in lines if one[1].strip())):

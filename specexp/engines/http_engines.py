@@ -229,7 +229,7 @@ class OpenAIEndpoint(HttpEngine):
     """
 
     exported_as = "endpoint"
-    varied = (*HttpEngine.varied, "command", "url", "body")
+    varied = (*HttpEngine.varied, "command", "url", "body", "plain_command", "plain_url", "plain_body")
 
     def __init__(
         self,

@@ -180,7 +180,11 @@ class VLLM(HttpEngine):
 def _cache_gib(pair: ModelPair, tokens: int) -> float:
     """Return the GiB, rounded up, of the target's keys and values for this many tokens or for its sliding window."""
     text = pair.target.config.get_text_config()
+    if getattr(text, "kv_lora_rank", None):
+        return 0.0  # keys and values are one small latent, which vLLM checks itself
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
+        heads = 1  # Falcon
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     rows = min(tokens, getattr(text, "sliding_window", None) or tokens)
     needed: int = 2 * text.num_hidden_layers * heads * width * rows * pair.target.dtype.itemsize

@@ -344,6 +344,9 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
         target: A causal language model.
         layers: Indices of its hidden states to use; see `Eagle3Training`.
         kept: Ascending ids ``[Vd]`` of the tokens to draft; None for all.
+
+    Raises:
+        ValueError: the target has no such layer.
     """
     from transformers import LlamaConfig
 
@@ -355,6 +358,8 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
     layer = LlamaConfig(**{name: getattr(own, name) for name in names}, num_hidden_layers=1)
     depth, width = own.num_hidden_layers, own.hidden_size
     read = tuple(sorted(layers or (2, depth // 2, depth - 3)))
+    if not all(0 <= one <= depth for one in read):
+        raise ValueError(f"layers must be from 0 to {depth}, the target's number of layers, got {list(read)}")
     size = own.vocab_size if kept is None else len(kept)
     config = Eagle3Config(layer, width, size, read, len(read), fc_norm=True)
     network = Eagle3Network(config, kept, own_head=False)

@@ -69,7 +69,7 @@ def load_pair(
         target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with Q4_1 weights
             (fetched on first use, 93 MB), ``"smollm2.gguf"`` for its file, which llama.cpp runs, or the target's hub
             id, folder or GGUF file.
-        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for a two-layer model trained for that target,
+        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for a four-layer model trained for that target,
             which uses its embeddings. If None, an embedded target has its own draft and other targets have none. Both
             models must have the same tokenizer. If their vocabularies are padded to different lengths, as in Qwen2.5,
             the draft's is resized to the target's. A GGUF draft cannot be resized.

@@ -84,9 +84,8 @@ def checked_sources(
     first, second = sources_of(target, draft)
     first = _checked("target", target, first, mode, unpacks)
     second = second and _checked("draft", draft or "", second, mode, unpacks)
-    if second is not None:
+    if second is not None and (given := _vocabulary(second)):
         wanted = _vocabulary(first)
-        given = _vocabulary(second)
         # a token in only one of them may be a special token of the other, which load_pair reads
         if any(wanted.get(token, number) != number for token, number in given.items()):
             raise other_tokens(f"draft {second!r}", given, f"target {first!r}", wanted)
@@ -158,7 +157,9 @@ def check_source(role: str, source: str) -> None:
     elif path.is_file():
         why = "must be the folder of a saved model or a .gguf file, but it is another file"
     elif not path.is_dir():
-        if not _HUB_ID.fullmatch(source):
+        if Path(f"{source}.json").is_file():  # an alias
+            why = "is an artifact: name the model's folder or hub id"
+        elif not _HUB_ID.fullmatch(source):
             others = ": name 'stdlib', 'smollm2', a folder, a GGUF file or a hub id (owner/name)"
             why = f"does not exist{near_file(path) or others}"
         elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):

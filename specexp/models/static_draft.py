@@ -51,7 +51,8 @@ class DraftStep(Step):
     """All passes of one draft tree per lane.
 
     The first pass feeds the committed tokens that the draft model has not processed yet, with the root last, in
-    ``pending`` rows. The rows of each level follow at fixed positions. The logits start with the root's.
+    ``pending`` rows. The rows of each level follow at fixed positions. The ``logits``
+    are ``[lanes, nodes, V]``, root first.
     """
 
     def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: Any) -> None:

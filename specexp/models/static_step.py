@@ -79,7 +79,7 @@ class Step(ABC):
         self._inputs = Buffer({**given, "moved": moves, "moved_to": moves}, runtime.device)
         self._results = Buffer(results, runtime.device)
         self._key_rows = torch.arange(window.keys, device=runtime.device)
-        size = (window.lanes, rows, runtime.vocab_size)
+        size = (window.lanes, rows, runtime.vocab_size)  # of the logits
         self.logits = torch.zeros(size, dtype=runtime.dtype, device=runtime.device)
         # [lanes, positions, V] noise that is added to scores
         self.noise = torch.zeros((window.lanes, positions, runtime.vocab_size), device=runtime.device)

@@ -117,7 +117,9 @@ def run(config: Config) -> Profiled:
     warn_of_load(config.get("latency"))
     use_threads(config.generation.threads)
     pair = build_pair(config)
-    section, name, seed = config.profile, config.name, config.generation.seed
+    section = config.profile
+    name = config.name
+    seed = config.generation.seed
     prompts = load_prompts(config, pair).prompts[: section.prompts]
     folder, console = config.output / name, terminal()
     backend = LiveBackend(pair)

@@ -50,7 +50,9 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
     left_out, entries = dict[str, str](), dict(sweep.space)
     whole = _whole_parts(sweep)
     if not whole:  # a function, or only numbers
-        drawn = [refusal(overrides) for overrides in branches(config, sweep)]
+        # the lowest and highest values may not fit together where others do
+        enqueued = (one.overrides for one in sweep.known)
+        drawn = [refusal(overrides) for overrides in (*branches(config, sweep), {}, *enqueued)]
         if None not in drawn:
             raise config.checker.error(("sweep", "space"), f": no settings of it can be built: {drawn[0]}")
     for key, entry in whole.items():

@@ -51,7 +51,7 @@ def test_a_wrong_field_is_named(tree, change, message):
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"kind": ' + "[" * 100_000, "\ud800"])
 def test_a_manifest_that_is_no_object(tree, text):
     (tree.folder / "artifact.json").write_bytes(text.encode(errors="surrogatepass"))
-    refuses(tree.folder, "artifact.json (is not JSON|must be an object)")
+    refuses(tree.folder, "artifact.json (is not JSON|must be an object|is nested too deeply)")
 
 
 def test_a_changed_missing_or_truncated_file(tree, matrix):

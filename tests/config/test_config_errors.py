@@ -19,6 +19,7 @@ TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args
         ("arms.a.builder.init_args.noodles", "3", "arms.a: builder.init_args.noodles is unknown"),
         ("arms.a.num_assistant_tokens", "3", "arms.a.num_assistant_tokens needs a reference"),
         ("arms.a.seed", "3", "arms.a.seed is unknown"),
+        ("backend", "offline", "backend must be 'live' or 'replay', got 'offline'"),
         ("sweep.enqueue.0.builder.init_args.nodes", "0", "sweep.enqueue.0: builder.init_args.nodes must be >= 1"),
         ("sweep.confirm.data.max_prompts", "0", "sweep.confirm: data.max_prompts must be >= 1, got 0"),
     ],

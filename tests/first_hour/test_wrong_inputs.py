@@ -43,6 +43,12 @@ FILES = [
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
     Row("run folder --dry-run", "folder must be a YAML file, but it is a folder", {"folder/x": ""}),
+    Row(
+        "verify a/best",
+        "a/best must be a YAML file, but it is an artifact; name the study's file",
+        {"a/best.json": "{}"},
+    ),
+    Row("export a/best --to hf", "'a/best' is an artifact: name the model's folder or hub id", {"a/best.json": "{}"}),
     Row("run runs/mine --dry-run", "did you mean 'runs/mine/config.yaml'?", {"runs/mine/config.yaml": FILE}),
     file(FILE.replace("tokens: 8", "tokens: 010"), "mine.yaml, line 5 ... YAML reads 010 as 8"),
     Row("run min.yaml", "min.yaml ... mine.yaml"),

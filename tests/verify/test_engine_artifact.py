@@ -42,7 +42,7 @@ def measured(tmp_path, study):
     config = {**study(), **parts, "engine": engine}
     content = {"engine": "vllm", "version": "1", "settings": NGRAMS}
     folder = save_artifact(tmp_path / "m", "engine-settings", {"settings.json": content}, {"config": config}).folder
-    return str(folder), words
+    return str(folder), words, str(program)
 
 
 def test_a_tree_is_verified_in_an_engine_that_is_started_twice(tree, tmp_path, capsys) -> None:
@@ -78,8 +78,8 @@ def test_the_prompts_are_those_of_the_confirmation_or_a_file(tree, tmp_path, cap
 
 
 def test_settings_of_a_study_of_the_engine_run_as_they_were_measured(measured, tmp_path, capsys) -> None:
-    folder, words = measured
-    assert main([folder, "--for", "vllm"]) == 0
+    folder, words, program = measured
+    assert main([folder, "--for", "vllm", "--engine.init_args.python", program]) == 0
     assert "2 equal" in capsys.readouterr().out
     assert "--max-model-len 96 " in words.read_text()
     assert json.dumps(NGRAMS) in words.read_text()
@@ -107,7 +107,10 @@ def test_a_chain_runs_in_every_engine_that_a_study_starts(engine, drafter, expec
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ([], "VLLM is not installed here: python must be the interpreter of an environment with vLLM"),
+        (
+            ["--engine.init_args.python", "no-python"],
+            "VLLM is not installed here: python must be the interpreter of an environment with vLLM",
+        ),
         (["--prompts", "no.jsonl"], "data.prompts: no.jsonl: no such file"),
         (["--pair.target", "no/such"], "pair.target: target 'no/such' is neither a local folder nor"),
         (["--max-tokens", "0"], "generation.max_new_tokens must be >= 1, got 0"),
@@ -120,8 +123,15 @@ def test_what_is_missing_is_a_sentence_before_anything_starts(more, sentence, tr
     assert sentence in capsys.readouterr().err
 
 
+def test_an_artifact_does_not_choose_the_program_that_is_started(measured, monkeypatch, tmp_path) -> None:
+    folder, words, program = measured
+    monkeypatch.chdir(tmp_path)
+    assert engine_experiment("vllm", folder).get("engine.init_args").get("python") != program
+    assert not words.exists()
+
+
 def test_settings_of_another_engine_are_refused(measured, capsys) -> None:
-    folder, _ = measured
+    folder, *_ = measured
     assert main([folder, "--for", "llama-cpp"]) == 2
     assert "--for must be the engine of the study, 'vllm', got 'llama-cpp'" in capsys.readouterr().err
 

@@ -117,7 +117,8 @@ class Search(metaclass=Checked):
     def explore(self, depth: int) -> Exploration:
         """Search for paths of ``depth`` generations, including the last one (see ``Task.depth``).
 
-        Raises ValueError if ``depth`` is below 1, an answer has the wrong length, or a value is not finite.
+        Once iterated, raises ValueError if ``depth`` is below 1, an answer has the wrong length, or a value
+        is not finite.
         """
         if depth < 1:
             raise ValueError(f"{type(self).__name__}: depth must be an integer >= 1, got {depth}")

@@ -60,15 +60,12 @@ class Ranked:
         """
         tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
         values = np.full(tokens.shape, -np.inf, dtype=np.float32)
-        lacking = []
-        for row, node in enumerate(nodes):
-            if node == NOWHERE or self._counts[node] < k:
-                lacking.append(row)
-                continue
-            start = self._starts[node]
-            tokens[row] = self.tokens[start : start + k]
-            values[row] = self.values[start : start + k]
-        return tokens, values, lacking
+        known = [row for row, node in enumerate(nodes) if node != NOWHERE and self._counts[node] >= k]
+        starts = np.array([self._starts[nodes[row]] for row in known], dtype=np.int64)
+        places = starts[:, np.newaxis] + np.arange(k)
+        tokens[known] = self.tokens[places]
+        values[known] = self.values[places]
+        return tokens, values, sorted({*range(len(nodes))} - {*known})
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
