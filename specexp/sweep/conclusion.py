@@ -36,7 +36,7 @@ from specexp.report.comparison import category_table, failed_answers, first_toke
 from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
 from specexp.report.sections import prompts_shown, texts_of
-from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, sentences, table
+from specexp.sweep.confirmation import BASELINES, COMMON, Confirmation, answer, confirm, sentences, table
 from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, summary_of
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import StudyPlan
@@ -128,7 +128,9 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     if not trials:
         raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
     prompts = len(bench.data("confirm").prompts)
-    least, until = study.plan["confirmed"], study.ends.confirmation
+    until = study.ends.confirmation
+    planned = study.plan["confirmed"]
+    least = planned if until is None else min(planned, COMMON)
     at_least = "at least " if until is not None and least < prompts else ""
     study.say(f"Confirming {counted(len(trials), 'candidate')} on {at_least}{counted(least, 'other prompt')}.")
     with StageBar(study.console) as bar:

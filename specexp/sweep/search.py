@@ -99,7 +99,7 @@ class StudySearch:
     Args:
         after_trial: Called with every trial that has ended.
         ends: The deadlines. At that of the search, the running trial is pruned, once any trial can be confirmed. It is
-            later or earlier if the machine becomes faster or slower.
+            later if the machine becomes faster.
     """
 
     def __init__(
@@ -173,7 +173,8 @@ class StudySearch:
     def _is_late(self) -> bool:
         if self._ends.search is None:
             return False
-        saved = self._ends.reserved * (1 - self._bench.reference.drift) if self._ends.reserved else 0.0
+        # on a slower machine, the confirmation gets fewer prompts instead
+        saved = self._ends.reserved * max(1 - self._bench.reference.drift, 0.0) if self._ends.reserved else 0.0
         return time() >= self._ends.search + saved and bool(confirmable(self._trials))
 
     def __call__(self, trial: Trial) -> list[float]:
