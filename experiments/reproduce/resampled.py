@@ -50,10 +50,8 @@ class Resampled:
         self._found = {
             arm: [[own[key] for key in keys if key[0] == prompt] for prompt in prompts] for arm, own in found.items()
         }
-        self.prompts, draws = (size := len(prompts)), np.random.default_rng(0)
-        drawn = draws.integers(max(size, 1), size=(RESAMPLES, size))
-        # [1 + resamples, prompts] how often each prompt was drawn
-        self._weights = np.array([np.ones(size), *(np.bincount(row, minlength=size) for row in drawn)])
+        self.prompts = len(prompts)
+        self._weights = prompt_weights(self.prompts)
         self.draws = cache(self._draws)
 
     def figure(self, name: str, arm: str) -> list[float]:
@@ -122,6 +120,12 @@ class Resampled:
         weights = self._weights[:, known]
         mean: Draws = np.exp(weights @ np.array(logs)[known] / weights.sum(axis=1))
         return mean
+
+
+def prompt_weights(prompts: int) -> Draws:
+    """Return ``[RESAMPLES + 1, prompts]`` how often each prompt counts: once, then as often as it was drawn."""
+    drawn = np.random.default_rng(0).integers(max(prompts, 1), size=(RESAMPLES, prompts))
+    return np.array([np.ones(prompts), *(np.bincount(row, minlength=prompts) for row in drawn)])
 
 
 def _pace(name: str, record: PromptRecord) -> Share:

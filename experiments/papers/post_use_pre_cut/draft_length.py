@@ -26,6 +26,7 @@ from experiments.papers.shared import (
     table_of,
     whole_numbers,
 )
+from experiments.reproduce.resampled import interval, prompt_weights
 from specexp.bench import clock
 from specexp.bench.observers import ended_inside
 from specexp.bench.record import PromptRecord
@@ -53,6 +54,7 @@ class Step(NamedTuple):
     drafted: int
     passes: int  # passes of the draft model
     ended: bool  # whether the output ended inside the draft, without a bonus token
+    sequence: int | str = 0  # key of the prompt's continuation
 
 
 class StepCosts(NamedTuple):
@@ -92,13 +94,18 @@ def speed_of(steps: Sequence[Step], cost: StepCosts, lengths: int | NDArray[np.i
     A step that accepted n drafts gave n + 1 tokens, which take ceil((n + 1) / (j + 1)) steps with a length of j. This
     assumes that drafted tokens do not depend on where the draft begins.
     """
-    tokens, spent = 0, 0.0
+    tokens, spent = np.sum(_replayed(steps, cost, lengths), axis=0).tolist()
+    return float(tokens / spent) if spent else 1.0
+
+
+def _replayed(steps: Sequence[Step], cost: StepCosts, lengths: int | NDArray[np.int64]) -> list[tuple[int, float]]:
+    """Return the tokens of each step, and their cost with a draft length (:func:`speed_of`)."""
+    found = []
     for step, length in zip(steps, np.broadcast_to(lengths, len(steps)).tolist(), strict=True):
-        own = step.accepted + (not step.ended)  # with the bonus token
-        tokens += own
+        tokens = step.accepted + (not step.ended)  # with the bonus token
         # a length of 0 is plain decoding: each token takes one step of cost 1
-        spent += -(-own // (length + 1)) * cost.of(step, length) if length else own
-    return tokens / spent if spent else 1.0
+        found.append((tokens, -(-tokens // (length + 1)) * cost.of(step, length) if length else tokens))
+    return found
 
 
 def global_optimum(steps: Sequence[Step], cost: StepCosts) -> tuple[int, float]:
@@ -107,6 +114,45 @@ def global_optimum(steps: Sequence[Step], cost: StepCosts) -> tuple[int, float]:
     speeds = [1.0, *(speed_of(steps, cost, length) for length in range(1, longest + 1))]
     best = int(np.argmax(speeds))
     return best, speeds[best]
+
+
+class Intervals(NamedTuple):
+    """Figures of an arm on all prompts, each with its 95 % bootstrap interval over the prompts."""
+
+    low_length: list[float]
+    """The length that a tenth of the local optima are at or below."""
+    high_length: list[float]
+    """The length that nine tenths of the local optima are at or below."""
+    at_global: list[float]
+    """Speed with the best fixed length, which every resample chooses anew."""
+    at_local: list[float]
+
+
+def intervals_of(steps: Sequence[Step], cost: StepCosts) -> Intervals:
+    """Return the figures whose intervals the table states."""
+    names = list(dict.fromkeys(step.sequence for step in steps))
+    place = np.array([names.index(step.sequence) for step in steps])
+    weights = prompt_weights(len(names))
+    longest = max(step.drafted for step in steps)
+
+    def speeds(lengths: int | NDArray[np.int64]) -> NDArray[np.float64]:
+        sums = np.zeros((len(names), 2))
+        np.add.at(sums, place, _replayed(steps, cost, lengths))
+        tokens, spent = (weights @ sums).T
+        found: NDArray[np.float64] = tokens / spent
+        return found
+
+    local = local_optima(steps, cost)
+    counts = np.zeros((len(names), longest + 1))
+    np.add.at(counts, (place, local), 1)
+    below = np.cumsum(weights @ counts, axis=1)  # [1 + resamples, length] steps with at most this optimum
+
+    def quantile(share: float) -> NDArray[np.float64]:
+        at = np.rint(share * (below[:, -1:] - 1))  # as numpy's method "nearest"
+        return (below <= at).sum(axis=1).astype(np.float64)
+
+    best = np.max([speeds(length) for length in range(longest + 1)], axis=0)
+    return Intervals(*map(interval, (quantile(0.1), quantile(0.9), best, speeds(local))))
 
 
 Costs = Mapping[str, StepCosts | None]
@@ -143,7 +189,8 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         accepted = int((~grafted[list(outcome.accepted)]).sum())
         drafted = int(outcome.tree.shape.depths[~grafted].max())
         if drafted:
-            state.append(Step(accepted, drafted, outcome.draft_passes, ended_inside(outcome)))
+            ended = ended_inside(outcome)
+            state.append(Step(accepted, drafted, outcome.draft_passes, ended, outcome.context.sequence))
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
@@ -175,23 +222,28 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         word = clock.adjective(known[0].source) if known else ""
         table = table_of(
             "Optimal draft length, step by step in hindsight and of the whole run",
-            "arm | steps | drafted:.1 | local mean | median:.0 | 10 %:.0 | 90 %:.0 | local is 0:.1% | cut short:.1%"
-            f" | global | {word}speed at global:.2x | {word}speed at local:.2x | draft pass:.3",
+            "arm | steps | drafted:.1 | local mean | median:.0 | 10 %:.0 | 10 % low:.0 | 10 % high:.0 | 90 %:.0"
+            " | 90 % low:.0 | 90 % high:.0 | local is 0:.1% | cut short:.1% | global"
+            + "".join(
+                f" | {word}speed at {which}{end}:.2x" for which in ("global", "local") for end in ("", " low", " high")
+            )
+            + " | draft pass:.3",
             *dict.fromkeys(f"Costs: {cost.source}." for cost in known),
             "Cut short: the whole draft was accepted, or the output ended inside it; the optimum may be longer.",
             "Speed: tokens over cost, relative to plain decoding, replayed from the accepted lengths without grafts. "
             "At local: every step has its optimum. Draft pass: in steps of plain decoding.",
+            "Low, high: 95 % bootstrap interval over the prompts, at the costs of the whole run.",
         )
         for arm, steps in self.states.items():
-            cells: list[Cell] = [None] * 10
+            cells: list[Cell] = [None] * 18
             if not steps:
                 continue
             if (cost := costs[arm]) is not None:
-                local, (best, speed) = local_optima(steps, cost), global_optimum(steps, cost)
-                quantiles = np.quantile(local, [0.5, 0.1, 0.9], method="nearest").tolist()
+                local, found = local_optima(steps, cost), intervals_of(steps, cost)
+                middle = [float(local.mean()), float(np.quantile(local, 0.5, method="nearest"))]
                 shares = [float((local == 0).mean()), float(cut_short(steps).mean())]
-                speeds = [best, speed, speed_of(steps, cost, local), cost.draft_pass]
-                cells = [float(local.mean()), *quantiles, *shares, *speeds]
+                speeds = [global_optimum(steps, cost)[0], *found.at_global, *found.at_local, cost.draft_pass]
+                cells = [*middle, *found.low_length, *found.high_length, *shares, *speeds]
             drafted = float(np.mean([step.drafted for step in steps]))
             table.rows.append([arm, len(steps), drafted, *cells])
         return table

@@ -11,17 +11,22 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of
+from experiments.reproduce.resampled import interval, prompt_weights
 from specexp.bench.record import PromptRecord
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.report.analysis import over
 from specexp.report.pictures import BLUE, ORANGE, legend_below, new_figure
 from specexp.report.publish import Report
 from specexp.report.table import Cell
 
 AFTER = ("after draft passes", "after target passes")
 """The two groups of counted tokens: drafted tokens, and output tokens."""
+COLUMNS = (
+    ("drafted tokens", AFTER[0], "only rejected before"),
+    ("output tokens", AFTER[1], "put out, only rejected before"),
+)
+"""Of each group its tokens, and the shares of those found and of those in no phrase of the text."""
 SHORTEST = 2
 STEPS_A_POINT = 8
 FEWEST = 20  # a point of a curve needs at least so many tokens
@@ -67,6 +72,11 @@ class PhraseCounts:
         for tokens in branches:
             self.drafts.update(self._phrases(tokens, len(tokens)))
         self._read(text, before)
+
+    def by_prompt(self) -> Counts:
+        """Return ``[prompts, AFTER, (tokens, found, unread), phrase length]`` counts."""
+        firsts = [number for number, (step, _) in enumerate(self.counts) if step == 0]
+        return np.add.reduceat([counts for _, counts in self.counts], firsts, axis=0)
 
     def _read(self, text: list[int], start: int) -> None:
         """Remember the phrases of a text that end after its first ``start`` tokens."""
@@ -127,19 +137,26 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
         found = {arm: counted for arm, counted in self.states.items() if counted.counts}
         table = table_of(
             "Tokens in phrases that earlier steps drafted",
-            f"arm | phrase length from | drafted tokens | {AFTER[0]}:.1% | only rejected before:.1%"
-            f" | output tokens | {AFTER[1]}:.1% | put out, only rejected before:.1%",
+            "arm | phrase length from"
+            + "".join(
+                f" | {tokens}" + "".join(f" | {share}{end}:.1%" for share in shares for end in ("", " low", " high"))
+                for tokens, *shares in COLUMNS
+            ),
             "After draft passes: share of the drafted tokens that lie in a phrase drafted in an earlier step of "
             "the prompt; after target passes: share of the output.",
             "Only rejected before: share of tokens in phrases that occurred only in rejected drafts, not in the "
             "prompt or the output so far.",
+            "Low, high: 95 % bootstrap interval over the prompts.",
         )
         for arm, counted in found.items():
-            sums = np.sum([counts for _, counts in counted.counts], axis=0)
+            sums = counted.by_prompt()
+            draws = np.tensordot(prompt_weights(len(sums)), sums, axes=1)  # [1 + resamples, *sums.shape[1:]]
             for n in range(SHORTEST, self.longest + 1):
                 row: list[Cell] = [arm, n]
-                for tokens, covered, unread in sums[:, :, n].tolist():
-                    row += [tokens, over(covered, tokens), over(unread, tokens)]
+                for tokens, *found_tokens in draws[:, :, :, n].transpose(1, 2, 0):
+                    row.append(int(tokens[0]))
+                    for part in found_tokens:
+                        row += interval(part / tokens) if tokens[0] else [None] * 3
                 table.rows.append(row)
         return report_of(self, table, self._draw(found) if found else None)
 

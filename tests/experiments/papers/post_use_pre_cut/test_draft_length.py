@@ -13,6 +13,7 @@ from experiments.papers.post_use_pre_cut.draft_length import (
     Step,
     StepCosts,
     global_optimum,
+    intervals_of,
     local_optima,
     speed_of,
 )
@@ -51,6 +52,20 @@ def test_the_global_length_is_replayed():
     assert speed_of(steps, costs(0.1), local_optima(steps, costs(0.1))) == pytest.approx(8 / (1.5 + 1.1))
     # 1: 4 * 1.3 = 5.2; 5: 2 * 2.5 = 5
     assert global_optimum(steps, costs(0.3)) == (2, pytest.approx(8 / 4.8))
+
+
+def test_intervals_are_over_prompts_and_have_the_value_on_all_of_them():
+    """Without a prompt that differs there is nothing to draw; with one, the ends lie around numpy's quantile."""
+    steps = [step(number % 6) for number in range(25)]
+    alone = intervals_of(steps, costs(0.1))
+    best, local = global_optimum(steps, costs(0.1))[1], local_optima(steps, costs(0.1))
+    assert [*alone.at_global] == pytest.approx([best] * 3)
+    assert alone.high_length == [np.quantile(local, 0.9, method="nearest")] * 3
+    prompts = [one._replace(sequence=f"{number % 5}#0", accepted=number % 5) for number, one in enumerate(steps)]
+    for value, low, high in intervals_of(prompts, costs(0.1)):
+        assert low <= value <= high
+    low_speed, high_speed = intervals_of(prompts, costs(0.1)).at_local[1:]
+    assert low_speed < high_speed
 
 
 def seen(accepted, drafted, grafts=()):

@@ -79,3 +79,13 @@ def test_neither_other_prompts_nor_the_step_itself_nor_grafts_count():
     Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
     assert shares(analysis)[2] == (0, 0)
     assert shares(analysis, "drafted tokens")[2] == (3,)
+
+
+def test_intervals_are_over_prompts():
+    """Of two prompts one repeats its draft of two tokens: each resample has its share in 0 to a half."""
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6], 0, 1)
+    assert shares(analysis, "after draft passes", "after draft passes low", "after draft passes high")[2] == (0, 0, 0)
+    Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2)
+    value, low, high = shares(analysis, "after draft passes", "after draft passes low", "after draft passes high")[2]
+    assert (value, low, high) == (2 / 6, 0, 1 / 2)
