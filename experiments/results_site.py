@@ -16,7 +16,7 @@ from typing import Any
 
 from experiments.reproduce.paper_row import choose
 from experiments.reproduce.resampled import Resampled
-from experiments.reproduce.row_record import FORMER_PAIRS, RowRecord, figures_of, pair_of
+from experiments.reproduce.row_record import RowRecord, figures_of, pair_of
 from specexp.bench.record import PromptRecord, by_position, read_records
 from specexp.bench.statistics import categories
 from specexp.commands.results import with_results
@@ -122,8 +122,6 @@ def site_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
 def _model(run: Mapping[str, Any]) -> str:
     pair = run["pair"]
     name = MODELS.get(pair["target"], pair["target"])
-    if (former := FORMER_PAIRS.get(pair["digest"])) is not None:
-        return f"{name}, {former}"
     today = pair_of(pair["target"], pair.get("draft"))["digest"]
     return name if not today or today == pair["digest"] else f"{name}, earlier weights"
 

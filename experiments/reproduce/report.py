@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.reproduce.paper_row import KINDS, Line, Overview, PaperRow, RowAtOtherCosts, overviews
-from experiments.reproduce.row_record import FORMER_PAIRS, RowRecord, json_text
+from experiments.reproduce.row_record import RowRecord, json_text
 from experiments.reproduce.trend import (
     AGREES,
     DISAGREES,
@@ -267,8 +267,7 @@ def _conditions(record: RowRecord | None) -> list[str]:
         commit = f"commit {run['commit'][:9]}" if run["commit"] else "no commit"
         lines.append(
             f"`{run['command']}`: {run['prompts']} prompts, {run['clock']}, {run['time'][:10]}, {commit}"
-            f"{', with changes' if run['dirty'] else ''}, pair {pair['target']} ({pair['digest'] or 'of the hub'}"
-            f"{', ' + FORMER_PAIRS[pair['digest']] if pair['digest'] in FORMER_PAIRS else ''}), "
+            f"{', with changes' if run['dirty'] else ''}, pair {pair['target']} ({pair['digest'] or 'of the hub'}), "
             f"{device['device']}, {device['device_name']}, {device['threads']} of {device['cpu_count']} threads, "
             f"torch {versions['torch']}, transformers {versions['transformers']}"
             f"{', load {} before, {} after'.format(*loads) if (loads := run.get('loads')) else ''}"

@@ -33,8 +33,6 @@ from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 _FORMER = re.compile(rf"\b{FORMERLY_PLAIN}\b(?!/)")  # not in a path
 LOADS = "loads.txt"  # in a run's folder: the machine's load of a minute before the run and after it, the run's included
 _FIGURES = re.compile(r"\[\n\s+([^\[\]{}\"]*?)\n\s+\]")  # a list of numbers, one a line
-FORMER_PAIRS = {"6eb36dc6e36a9dc9": "with its former draft of two layers"}
-"""Pairs by their digests with drafts that specexp no longer has; their records count, and state it."""
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
 
 
@@ -81,9 +79,7 @@ class RowRecord(BaseModel):
             return f"{run.name} is not measured yet"
         pair, today, commit = found["pair"], pair_of_run(run.arguments), found["commit"]
         # the digest is empty if the files of the pair are not on this machine
-        same_names = all(pair.get(role) == today.get(role) for role in ("target", "draft"))
-        is_former = pair["digest"] in FORMER_PAIRS and same_names
-        if pair["digest"] != today["digest"] and not is_former and pair["digest"] and today["digest"]:
+        if pair["digest"] != today["digest"] and pair["digest"] and today["digest"]:
             # without today's digest, so that the page changes only with the records
             why = f"another pair ({pair['target']}, {pair['digest']}) than today's"
         elif found["declaration"] != run.row.declaration:
