@@ -149,7 +149,8 @@ def intervals_of(steps: Sequence[Step], cost: StepCosts) -> Intervals:
 
     def quantile(share: float) -> NDArray[np.float64]:
         at = np.rint(share * (below[:, -1:] - 1))  # as numpy's method "nearest"
-        return (below <= at).sum(axis=1).astype(np.float64)
+        found: NDArray[np.float64] = (below <= at).sum(axis=1).astype(np.float64)
+        return found
 
     best = np.max([speeds(length) for length in range(longest + 1)], axis=0)
     return Intervals(*map(interval, (quantile(0.1), quantile(0.9), best, speeds(local))))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments.smollm2 import conversations
 from experiments.smollm2.conversations import LanedTarget, loop_start, looping
+from experiments.smollm2.shard_rows import ShardRows, conversations_of
 
 
 def test_lanes_at_different_positions_have_the_states_of_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +50,19 @@ def test_a_loop_is_cut_after_its_second_copy() -> None:
     assert loop_start(text + piece * 3) == len(text) + 3 * len(piece)  # a list may have three like items
     assert looping([*range(12), *piece * 4])
     assert not looping(list(range(32)))
+
+
+def test_rows_of_a_corpus_are_the_conversations_without_the_templates_prefix(tmp_path: Path) -> None:
+    shard = {
+        "ids": torch.tensor([1, 2, 7, 8, 9, 1, 2, 5], dtype=torch.int32),
+        "lengths": torch.tensor([5, 3], dtype=torch.int32),
+        "turn_from": torch.tensor([2, 2], dtype=torch.int32),
+        "states": torch.zeros(8, 4, 2),
+    }
+    save_file(shard, tmp_path / "0-0000.safetensors")
+    assert list(conversations_of(tmp_path / "0-0000.safetensors")) == [[7, 8, 9], [5]]
+    rows = ShardRows("smollm2", str(tmp_path), row_length=4, batch_size=1)
+    rows.setup()
+    assert sorted(next(iter(rows.train_dataloader())).flatten().tolist()) == [5, 7, 8, 9]
+    with pytest.raises(FileNotFoundError, match="must be a folder of shards"):
+        ShardRows("smollm2", str(tmp_path / "none")).setup()
