@@ -40,6 +40,7 @@ class Artifact:
     required: ClassVar[Mapping[str, Any]]  # payload files that must exist, and the annotations of their JSON values
     optional: ClassVar[tuple[str, ...]] = (PARTS,)  # payload files that may exist
     purpose: ClassVar[str] = ""  # of a kind that cannot be exported: a clause on its use, for error messages
+    written: ClassVar[str] = "a sweep writes artifacts/NAME/best"  # on the command, for error messages
     # family of the part that learned the value; None if the value was not learned while decoding
     learned: ClassVar[Literal["drafter", "controller"] | None] = None
     made_by: ClassVar[str] = ""  # dotted path of the part class that takes the value; empty if no single class does

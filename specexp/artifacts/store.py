@@ -133,7 +133,7 @@ def value_of(kind: str, path: str | Path) -> Any:
     # static-tree is both: a folder is an artifact, and a file is another project's tree
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
         return READERS[kind](Path(path))
-    folder = resolve(Path(path))
+    folder = resolve(Path(path), kind_named(kind).written)
     return _value_in(kind, folder, _manifest_in(folder))
 
 
@@ -213,8 +213,11 @@ def _encode(file: str, content: Any, where: str) -> bytes:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
 
 
-def resolve(path: Path) -> Path:
-    """Return the folder with ``artifact.json``: the path itself, an alias's version, or the best version."""
+def resolve(path: Path, written: str = Artifact.written) -> Path:
+    """Return the folder with ``artifact.json``: the path itself, an alias's version, or the best version.
+
+    ``written`` is a clause on the command that writes such artifacts, for an error message.
+    """
     try:
         if (path / MANIFEST).exists():
             return path
@@ -234,7 +237,7 @@ def resolve(path: Path) -> Path:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
-    hint = f"; {path.parent} has {', '.join(known)}" if known else "; a sweep writes artifacts/NAME/best"
+    hint = f"; {path.parent} has {', '.join(known)}" if known else f"; {written}"
     hint = ", it is a file" if path.is_file() else hint
     raise ArtifactError(f"{path}: there is no such artifact folder{hint}")
 

@@ -487,7 +487,11 @@ PLACES = [
     study("--sweep.export.to taken", "sweep.export.to ... taken is not a folder", files=TAKEN),
     file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': pass --output /var/x"),
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
-    dry("--latency.artifact gone/best", "latency ... gone/best"),
+    dry("--latency.artifact gone/best", "gone/best: there is no such artifact folder; python -m specexp.profile FILE"),
+    dry(
+        "--controller QLearning --controller.init_args.state carry --controller.init_args.table gone/best",
+        "gone/best: there is no such artifact folder; python -m specexp.fit FILE writes",
+    ),
     study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES),
     study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
     study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),

@@ -79,6 +79,7 @@ class LatencyProfileArtifact(Artifact):
     required: ClassVar[Mapping[str, Any]] = {PROFILE: Any}
     optional = ()
     purpose = "a latency profile is for experiments, as latency: {artifact: PATH}"
+    written = "python -m specexp.profile FILE writes artifacts/profile/best"
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from specexp.artifacts.validation import ArtifactError
 _Fields = Mapping[str, tuple[str, ...] | None]
 _PRELOADED = {"state": "preloaded"}
 _FROZEN = {"learn": False}
+_BY_FIT = "python -m specexp.fit FILE writes artifacts/NAME/best"
 
 
 class AdjacencyMatrixArtifact(LearnedArtifact):
@@ -83,6 +84,7 @@ class QTableArtifact(LearnedArtifact):
     """
 
     kind = "q-table"
+    written = _BY_FIT
     fields: ClassVar[_Fields] = {
         "bins.json": ("bins", "costs", "means", "steps"),
         "q.safetensors": ("q", "visits"),
@@ -110,6 +112,7 @@ class AcceptanceHeadArtifact(LearnedArtifact):
     """
 
     kind = "acceptance-head"
+    written = _BY_FIT
     fields: ClassVar[_Fields] = {"head.safetensors": ("recent", "squares", "weights")}
     learned = family = "controller"
     made_by = "specexp.controllers.spec_dec_plus_plus.SpecDecPlusPlus"
@@ -126,6 +129,7 @@ class SuffixCorpusArtifact(LearnedArtifact):
     """
 
     kind = "suffix-corpus"
+    written = _BY_FIT
     fields: ClassVar[_Fields] = {"corpus.safetensors": ("suffixes", "tokens")}
     family = "drafter"
     made_by = "specexp.drafters.suffix_automaton.SuffixAutomaton"
@@ -140,6 +144,7 @@ class DraftHeadArtifact(LearnedArtifact):
     """
 
     kind = "draft-head"
+    written = _BY_FIT
     fields: ClassVar[_Fields] = {"head.safetensors": None}
     required: ClassVar[Mapping[str, Any]] = {PARTS: WithDrafter}
     family = "drafter"

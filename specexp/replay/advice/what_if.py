@@ -80,15 +80,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             f"{config.file} has no what_if: section, so there are no devices to compare; run it with "
             f"python -m {command} {config.file}"
         )
-    try:
-        section: WhatIf = config.section("what_if")
-    except ConfigError as error:
-        if "artifact" not in str(error):
-            raise
-        raise ConfigError(
-            f"{error}; to measure this device into artifacts/profile, run python -m specexp.profile "
-            "experiments/passes/profile.yaml"
-        ) from error
+    section: WhatIf = config.section("what_if")
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
     found |= {("files", str(number)): _profile_in(config, path, number) for number, path in enumerate(section.files)}
     if not found:

@@ -138,7 +138,7 @@ BARE = {"name": "bare", "target_ms": {1: 2.0}}
         ({"what_if": {"profiles": [WIDE, WIDE]}}, "what_if.profiles.1 is a second profile named 'wide'"),
         (
             {"what_if": {"profiles": [{"artifact": "nowhere"}]}},
-            "nowhere: there is no such artifact folder; a sweep writes artifacts/NAME/best; to measure this device",
+            "nowhere: there is no such artifact folder; python -m specexp.profile FILE writes artifacts/profile/best",
         ),
         ({"recording": "nowhere"}, "recording: nowhere holds no recording.json; record it with"),
         (
