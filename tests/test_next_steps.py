@@ -179,9 +179,13 @@ def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, ex
     folder = save_artifact("found", "static-tree", TREE, fingerprint=made_for).folder
     model = load_config(experiment()).get("pair.target")
     refused = command("serve", folder, "--target", model, "--port", "0")
-    assert "the artifact belongs to another model" in refused.err
+    why = f" must be the artifact's model, got {model!r}: {folder}: fingerprint.model."
+    assert f"error: --target{why}" in refused.err
+    file = experiment(verifier="Greedy")
     for dry in ([], ["--dry-run"]):
-        assert command("verify", experiment(verifier="Greedy"), "--artifact", folder, *dry) == refused
+        answer = command("verify", file, "--artifact", folder, *dry)
+        assert answer.code == refused.code
+        assert answer.err.replace(f"{file}: pair.target", "--target") == refused.err
 
 
 @pytest.mark.slow

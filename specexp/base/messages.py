@@ -127,7 +127,7 @@ def option_message(message: str) -> str:
     if wrong := re.fullmatch(r"(.+?): invalid choice: (.+) \(choose from (.+)\)", message):
         near = did_you_mean(wrong[2].strip("'"), re.findall(r"'([^']+)'", wrong[3]))
         return f"{wrong[1]} must be one of {wrong[3]}, got {wrong[2]}{near if near.startswith('; did') else ''}"
-    return message
+    return re.sub(r"^(\S+): (?=must )", r"\1 ", message)  # an ArgumentTypeError
 
 
 def near_file(path: Path) -> str:

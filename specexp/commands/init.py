@@ -410,7 +410,8 @@ def _mapping(text: str) -> dict[str, Any]:
     except yaml.YAMLError:
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a YAML mapping such as {{enable_thinking: false}}, got {text!r}")
+        example = """'{"enable_thinking": false}'"""
+        raise argparse.ArgumentTypeError(f"must be a JSON object or a YAML mapping, such as {example}, got {text!r}")
     return found
 
 
@@ -446,7 +447,7 @@ def _parser() -> argparse.ArgumentParser:
         "--template-arguments",
         type=_mapping,
         metavar="YAML",
-        help="variables of the chat template, such as {enable_thinking: false}; none by default",
+        help="variables of the chat template, such as '{\"enable_thinking\": false}'; none by default",
     )
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 (the default) is greedy")
     return parser

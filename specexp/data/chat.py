@@ -172,6 +172,8 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
     """Raise ValueError for an argument that is reserved, or that the tokenizer's chat template does not read."""
     if not arguments:
         return
+    if not tokenizer.chat_template:
+        raise ValueError("chat_template_kwargs must be left out, since the tokenizer has no chat template")
     for name in _RESERVED:
         if name in arguments:
             raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")

@@ -137,7 +137,8 @@ def check_owner(config: Config, pair: ModelPair) -> None:
     """Raise ConfigError, as a deployment does, if the file is an artifact for another model or tokenizer."""
     if config.artifact:
         model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
-        with restated(ArtifactError, lambda error: ConfigError(str(error))):
+        wrong = f" must be the artifact's model, got {config.pair.target!r}"
+        with restated(ArtifactError, lambda error: config.checker.error(("pair", "target"), f"{wrong}: {error}")):
             read_artifact(local(config.artifact)).check(model, pair.tokenizer)
 
 

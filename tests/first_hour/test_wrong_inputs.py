@@ -247,7 +247,7 @@ COMMANDS = [
     ),
     Row(
         "why --endpoint 127.0.0.1:8000",
-        "--endpoint: must begin with http:// or https://, got '127.0.0.1:8000'",
+        "--endpoint must begin with http:// or https://, got '127.0.0.1:8000'",
     ),
     Row("serve smollm2", "smollm2: there is no such embedded artifact; allowed are smollm2:"),
     Row("serve smollm2:tre", "there is no such embedded artifact; did you mean 'smollm2:tree'?"),
@@ -256,6 +256,14 @@ COMMANDS = [
     Row("demo --smollm2", "demo takes smollm2 or options, got '--smollm2'; did you mean 'smollm2'?"),
     Row("verify --plain http://x", "--plain needs --endpoint URL, the server with speculation"),
     Row("init study --temperature warm", "--temperature must be a number, got 'warm'"),
+    Row(
+        "init study --template-arguments '{thinking: '",
+        "--template-arguments must be a JSON object or a YAML mapping, such as '{\"enable_thinking\": false}', got",
+    ),
+    Row(
+        "init study --template-arguments '{thinking: false}'",
+        "--template-arguments: chat_template_kwargs must be left out, since the tokenizer has no chat template",
+    ),
     Row("init study --for vlm", "--for must be one of 'vllm', ... got 'vlm'; did you mean 'vllm'?"),
     Row(
         "doctor none",

@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return answered(lambda: _run(options), "the server was not ready yet")
-    except (ArtifactError, PairError) as error:
+    except PairError as error:
+        return fail(f"--{error.argument.replace('_', '-')}: {error}")
+    except ArtifactError as error:
         return fail(error)
 
 
@@ -144,6 +146,9 @@ def _serve(
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    wrong = f"--target must be the artifact's model, got {options.target!r}"
+    with restated(ArtifactError, lambda error: ArtifactError(f"{wrong}: {error}")):
+        artifact.content.check(pair.target, pair.tokenizer)
     thread = decoding_thread_of(
         artifact,
         pair,

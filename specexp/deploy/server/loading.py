@@ -33,10 +33,9 @@ def decoding_thread_of(
 
     A single output is decoded as the artifact was measured. If there are several, and the artifact has no controller,
     :class:`~specexp.controllers.NodeBudget` adapts drafts to the load, except where ``deterministic``. Outputs for
-    which drafting does not pay off are then decoded without drafts. Raises ArtifactError if the artifact was made for
-    other models, or its parts cannot be served.
+    which drafting does not pay off are then decoded without drafts. The pair's models must be the artifact's, which
+    :meth:`~specexp.artifacts.Artifact.check` compares. Raises ArtifactError if its parts cannot be served.
     """
-    artifact.content.check(pair.target, pair.tokenizer)
     try:
         parts = artifact.new_parts(pair.draft)
         if parts.controller.changes_nothing and parts.drafter is not None and lanes > 1 and not deterministic:

@@ -121,10 +121,10 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
 @pytest.mark.parametrize(
     ("parts", "arguments", "words"),
     [
-        (PARTS, ["--target", "stdlib"], "the artifact belongs to another"),
+        (PARTS, ["--target", "stdlib"], "--target must be the artifact's model, got 'stdlib': "),
         (DRAFTED, [], "needs a draft model"),
         (LOOKUP, ["--lanes", "1", "--save-state", "state"], "keeps learned state between requests: leave"),
-        (PARTS, ["--device", "cuda:7"], "cuda"),
+        (PARTS, ["--device", "cuda:7"], "--device: device 'cuda:7'"),
         (PARTS, ["--lanes", "0"], "--lanes must be an integer >= 1, got 0"),
         (PARTS, ["--port", "70000"], "--port must be an integer from 0 (any free port) to 65535, got 70000"),
         (PARTS, ["--threads", "10000"], "--threads must be at most"),
@@ -135,7 +135,7 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
         (PARTS, ["--api-key-file", __file__], "must hold a key of printable ASCII"),
         (PARTS, ["--port", "{taken}"], "cannot listen on this address (Address already in use); choose another"),
         (PARTS, ["--save-state", "~/state"], "must be a path without ~"),
-        (PARTS, ["--target", "no/such/model"], "no/such/model"),
+        (PARTS, ["--target", "no/such/model"], "--target: target 'no/such/model'"),
         (None, [], "there is no such artifact folder"),
     ],
 )  # fmt: skip
