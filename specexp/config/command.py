@@ -36,7 +36,8 @@ SHOWING = (QUIET, JSON, OPEN)
 """Options, accepted by every command, that control how the result is printed."""
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
-_OF_A_SWEEP = ("n-trials", "storage", "cold", "require-gain")
+_OF_A_SWEEP = ("minutes", "n-trials", "storage", "cold", "require-gain")
+_IGNORE_SWEEP = ("run", "verify", "fit", "profile", "why", "what_if")  # commands that do not read section ``sweep``
 STARTS_OVER = "run the same command again to start over"
 GOES_ON = "run the same command again to continue where it stopped"
 HELP = frozenset(("-h", "--help"))
@@ -122,7 +123,7 @@ def run_command(
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after):
-        config = _read(given, short, re.findall(r"--[a-z-]+", usage), load)
+        config = _read(usage, given, short, load)
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
@@ -131,8 +132,10 @@ def run_command(
     return found.exit_code
 
 
-def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str], load: Load) -> Config:
+def _read(usage: str, given: Sequence[str], short: Mapping[str, str], load: Load) -> Config:
+    command = "".join(usage.split()[3:4]).removeprefix("specexp.")  # after "usage: python -m"
     if given[0].startswith("--"):
+        options = re.findall(r"--[a-z-]+", usage)
         near = did_you_mean(given[0], options)
         hint = near if near.startswith("; did") and given[0] not in options else ""
         raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}{hint}")
@@ -147,6 +150,11 @@ def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]
         section, dot, _ = dotted.partition(".")
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
+        if section == "sweep" and dot and command in _IGNORE_SWEEP:
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{dotted} must be left out: it is a setting of python -m specexp.sweep, which "
+                f"{command} ignores"
+            )
         if section not in known:
             options = [
                 *OPTIONS,

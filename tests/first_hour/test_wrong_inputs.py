@@ -83,7 +83,13 @@ KEYS = [
     dry("--builder.init_args.lenght 3", "builder.init_args.lenght ... length"),
     file(FILE + "name: a\nname: b\n", "line 9 ... name"),
     Row("run mine.yaml --dryrun", "--dryrun ... --dry-run"),
-    dry("--require-gain", "require-gain"),
+    dry("--require-gain", "--require-gain is an option of python -m specexp.sweep only"),
+    dry("--minutes 3", "--minutes is an option of python -m specexp.sweep only"),
+    Row(
+        "run sweep.yaml --sweep.minutes 3 --dry-run",
+        "--sweep.minutes must be left out: it is a setting of python -m specexp.sweep, which run ignores",
+    ),
+    dry("--sweep.minutes 3", "--sweep.minutes must be left out"),
     dry("--figure pie", "figure must be one of speedup, curves, phases, got 'pie'"),
 ]
 CLASSES = [
