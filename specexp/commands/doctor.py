@@ -24,7 +24,7 @@ from specexp.base.messages import counted, first_line
 from specexp.config.command import Options, fail
 from specexp.models.pair import load_pair
 from specexp.models.smollm2 import smollm2_file
-from specexp.models.sources import PairError, check_source, sources_of
+from specexp.models.sources import PairError, check_reachable, check_source, sources_of
 from specexp.tracking.mode import logged_in, resolve_mode
 
 _EXTRAS = {
@@ -251,14 +251,18 @@ def acceptance(file: Path) -> Iterator[Diagnosis]:
 
 
 def model(source: str) -> Iterator[Diagnosis]:
-    """Judge a model by its configuration; raises ValueError if it is neither a folder, a file nor a hub id."""
-    check_source("model", sources_of(source)[0])  # before torch is imported, which takes seconds
+    """Judge a model by its configuration; raises ValueError if it is neither a folder, a file nor a reachable hub id."""
+    found, _ = sources_of(source)
+    check_source("model", found)  # before torch is imported, which takes seconds
+    check_reachable("model", found)
     from specexp.models.architectures import check_model
 
     try:
         check_model(load_pair(source, mode="eager", weights=False).target)
         yield Diagnosis("model", f"{source} has compiled passes")
     except PairError as error:
+        if isinstance(error.__cause__, OSError):  # the hub has no such model
+            raise
         yield Diagnosis("model", str(error), "problem")
     except CannotCompileError as error:
         yield Diagnosis("model", f"{source} runs in mode eager, since {error}", "note")

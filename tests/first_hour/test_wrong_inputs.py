@@ -281,6 +281,7 @@ COMMANDS = [
         "run/records.jsonl, line 1: not a prompt record (Invalid JSON",
         {"run/records.jsonl": "{\n"},
     ),
+    Row("doctor nowhere", "model 'nowhere' is neither a local folder nor in the cache"),
     Row("doctor mine.yaml", "must be the folder of a saved model or a .gguf file, but it is another file"),
     Row(
         "init study --prompts my.jsonl",
