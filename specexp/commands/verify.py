@@ -52,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if watches_server(given):
         from specexp.servers.verify import verify_endpoint
 
-        if not given[0].startswith("-"):
-            return fail(f"{ENDPOINT} takes no configuration file, got {given[0]}: leave it out")
         return verify_endpoint(given)
     if given and given[0].partition("=")[0] in ("--plain", "--plain-body"):
         return fail(f"{given[0].partition('=')[0]} needs {ENDPOINT} URL, the server with speculation")

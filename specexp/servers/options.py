@@ -28,7 +28,11 @@ def run_endpoint_command(
     with collected_result(arguments) as result:
         output = ""
         try:
-            given = parser.parse_args([one for one in arguments if one not in SHOWING])
+            given, rest = parser.parse_known_args([one for one in arguments if one not in SHOWING])
+            if rest and not rest[0].startswith("-"):
+                raise ValueError(f"{ENDPOINT} takes no configuration file, got {rest[0]}: leave one of them out")
+            if rest:
+                parser.error(f"unrecognized arguments: {' '.join(rest)}")
             output = given.output
             result.exit_code = act(given)
         except (EngineError, ValueError, argparse.ArgumentError) as error:

@@ -299,7 +299,9 @@ COMMANDS = [
     Row("export mine.yaml --to vllm --draft=", "--draft must not be empty"),
     Row("verify --endpoint http://x --plain http://x", "--plain must be another server of the same model"),
     Row("verify mine.yaml --endpoint http://x", "--endpoint takes no configuration file, got mine.yaml"),
-    Row("verify --endpoint http://x http://y", "error: unrecognized arguments: http://y"),
+    Row("why --endpoint http://x mine.yaml", "no configuration file, got mine.yaml: leave one of them out"),
+    Row("why mine.yaml --endpoint http://x --data.offset 1", "no configuration file, got mine.yaml: leave one of"),
+    Row("verify --endpoint http://x --data.offset 1", "unrecognized arguments: --data.offset 1"),
     Row(
         "verify --endpoint http://x --plain http://y --tolerance nan",
         "--tolerance must be a number >= 0, got 'nan'",
