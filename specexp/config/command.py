@@ -122,7 +122,7 @@ def run_command(
         return fail(f"{program} needs a configuration file; --help explains the command")
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
-    with collected_result(given) as found, answering(found, after):
+    with collected_result(given) as found, answering(found, after), _named_as_typed(typed, short):
         config = _read(usage, given, short, load)
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
@@ -192,6 +192,22 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
         return say(explain(short.get(key, key), config))
     except ConfigError as error:
         return fail(error)
+
+
+@contextmanager
+def _named_as_typed(typed: Sequence[str], short: Mapping[str, str]) -> Iterator[None]:
+    """Name keys in a ConfigError of the block by the short options that set them, such as ``--max-prompts``."""
+    options = {argument.partition("=")[0] for argument in typed}
+    names = {key: f"--{name}" for name, key in short.items() if f"--{name}" in options}
+
+    def renamed(error: ConfigError) -> ConfigError:
+        sentence = str(error)
+        for key, name in names.items():
+            sentence = re.sub(rf"(?<![\w.-])(--)?{re.escape(key)}(?!\.?\w)", name, sentence)
+        return ConfigError(sentence)
+
+    with restated(ConfigError, renamed):
+        yield
 
 
 def _with_long_key(argument: str, short: Mapping[str, str]) -> str:

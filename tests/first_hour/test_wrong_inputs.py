@@ -134,7 +134,7 @@ VALUES = [
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
-    Row("dashboard sweep.yaml --entity a/b --dry-run", "tracking.entity ... without any of / ... got 'a/b'"),
+    Row("dashboard sweep.yaml --entity a/b --dry-run", "--entity ... without any of / ... got 'a/b'"),
     file(FILE + "float32_prompts: many\n", "float32_prompts ... many"),
     dry("--drafter.init_args.k 65", "drafter.init_args.k ... 65 ... 64"),
     dry("--generation.samples 3 --verifier Greedy", "generation.samples must be 1 with the verifier Greedy ... got 3"),
@@ -184,7 +184,7 @@ STUDIES = [
         code=0,
     ),
     study("--require-gain", "command line: sweep.require_gain is true ... set sweep.confirm"),
-    study("--storage sqlite:////nope/x/study.db", "sweep.storage ... /nope/x"),
+    study("--storage sqlite:////nope/x/study.db", "--storage ... /nope/x"),
     study(
         f"--sweep.sampler '{GRID}'",
         "sweep.sampler ... cannot be used in this study ... builder.init_args.length",
@@ -235,7 +235,7 @@ STUDIES = [
     file(FILE + f"sweep: {{space: {{{LENGTH}: {BACK}}}}}\n", f"mine.yaml ... {LENGTH} ... 9 ... 3", "sweep"),
     file(FILE + f"sweep: {{space: {{{LENGTH}: {ZERO}}}}}\n", f"{LENGTH} must be >= 1, got 0", "sweep"),
     Row("sweep mine.yaml --dry-run", "mine.yaml ... sweep"),
-    study("--storage ftp://x", "sweep.storage ... ftp"),
+    study("--storage ftp://x", "--storage ... ftp"),
     Row("run sweep.yaml --drafter null --dry-run", "no drafter"),
 ]
 COMMANDS = [
@@ -509,10 +509,10 @@ PLACES = [
         "--controller QLearning --controller.init_args.state carry --controller.init_args.table gone/best",
         "gone/best: there is no such artifact folder; python -m specexp.fit FILE writes",
     ),
-    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES),
-    study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
-    study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
-    study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
+    study("--storage sqlite:///notes.txt", "--storage ... notes.txt is not an SQLite database", files=NOTES),
+    study("--storage sqlite:///folder", "--storage ... folder is not an SQLite", files={"folder/x": ""}),
+    study("--storage sqlite://", "--storage ... is forgotten when the process ends"),
+    study("--storage postgresql://me:***@host/x", "--storage ... give --storage the URL"),
 ]
 RUNS = [  # without a dry run before
     Row("run mine.yaml --generation.max_new_tokens 1000000000000", "2048 tokens, got 1000000000000"),
