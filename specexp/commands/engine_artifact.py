@@ -17,8 +17,8 @@ from specexp.config.layers import COMMAND_LINE, ConfigError, Layers, parse_overr
 from specexp.config.load import check_samples, prompts_of_stage
 from specexp.config.named_artifacts import local
 from specexp.config.next_step import class_paths
-from specexp.deploy.export.export_format import ExportRequest, all_formats
-from specexp.engines.settings import SettingsError
+from specexp.deploy.export.export_format import ExportRequest, NotInEngineError, all_formats
+from specexp.engines.settings import ENGINES, SettingsError
 from specexp.models.sources import sources_of
 
 _DRAFT_MODEL = "specexp.drafters.draft_model.DraftModel"
@@ -69,6 +69,12 @@ def engine_experiment(engine: str, reference: str, overrides: Sequence[str] = ()
     return config
 
 
+def export_options(engine: str, artifact: Artifact, draft: str | None) -> dict[str, str]:
+    """Return the options with which an artifact is exported to an engine: its draft model, if the file names it."""
+    drafts = init_args_of(artifact.recorded.get("drafter"), _DRAFT_MODEL) is not None
+    return {"draft": draft} if draft and drafts and "draft" in all_formats()[engine].options else {}
+
+
 def _engine(engine: str, artifact: Artifact, pair: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specification of an engine with an artifact's settings. Raises ArtifactError if it has none."""
     measured = getattr(artifact, "engine", engine)
@@ -83,11 +89,12 @@ def _engine(engine: str, artifact: Artifact, pair: Mapping[str, Any]) -> dict[st
     part = engine_part(engine, content["engine"], None, pair["device"])
     measured_with = (artifact.provenance["config"]["engine"] or {}).get("init_args") or {}
     arguments = part["init_args"] | {key: value for key, value in measured_with.items() if key not in _PROGRAMS}
-    form, options = all_formats()[engine](), dict[str, str]()
-    draft = sources_of(pair["target"], pair["draft"])[1]
-    if draft and "draft" in form.options and init_args_of(artifact.recorded.get("drafter"), _DRAFT_MODEL) is not None:
-        options["draft"] = draft
-    made = form.make(ExportRequest(artifact.folder, options=options)).settings
+    form = all_formats()[engine]()
+    options = export_options(engine, artifact, sources_of(pair["target"], pair["draft"])[1])
+    drafters = " or ".join(ENGINES[engine].drafters)
+    advice = f"name an artifact that drafts with {drafters}, or verify this one in our loop, with FILE --artifact"
+    with restated(NotInEngineError, lambda error: ArtifactError(f"{error.why}: {advice}")):
+        made = form.make(ExportRequest(artifact.folder, options=options)).settings
     assert made is not None  # every engine's format has them
     if engine == "openvino" and artifact.recorded:
         arguments["drafts"] = "prompt-lookup" if "max_ngram_size" in made.given() else "model"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from specexp.artifacts import ArtifactError
+from specexp.artifacts import ArtifactError, read_artifact
 from specexp.artifacts.store import BEST, resolve
 from specexp.bench.experiment import check_experiment, rehearse
 from specexp.commands.engine_study import STUDIED
@@ -19,6 +19,7 @@ from specexp.config import Config, ConfigError, check_rows, missing_engine
 from specexp.config.command import Options, check_here, current_result, fail, run_command
 from specexp.config.named_artifacts import local
 from specexp.config.next_step import artifact_again, command_line, experiment_again, model_options, trust_options
+from specexp.models.sources import sources_of
 from specexp.report.publish import is_study
 from specexp.servers.options import ENDPOINT, watches_server
 
@@ -103,15 +104,21 @@ def _act(config: Config, dry_run: bool) -> int:
 def _act_on_engine(config: Config, dry_run: bool) -> int:
     if missing := missing_engine(config):
         raise ConfigError(missing)
-    from specexp.verify.engine import engine_to_verify, verify_engine
+    from specexp.verify.engine import engine_to_verify, rehearse_engine, verify_engine
 
     engine = engine_to_verify(config)
     if dry_run:
+        rehearse_engine(engine, config)
         print(f"{type(engine).__name__}: tokens with speculation are compared with tokens without it")
         return 0
     report = verify_engine(config)
     if config.artifact and not report.exit_code:
-        current_result().next = command_line("export", config.artifact, "--to", engine.exported_as)
+        from specexp.commands.engine_artifact import export_options
+
+        name, artifact = engine.exported_as, read_artifact(local(config.artifact))
+        options = export_options(name, artifact, sources_of(config.pair.target, config.pair.draft)[1])
+        words = [word for key, value in options.items() for word in (f"--{key}", value)]
+        current_result().next = command_line("export", config.artifact, "--to", name, *words)
     return report.exit_code
 
 

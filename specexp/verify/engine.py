@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, restated
 from specexp.bench.arm import eos_of
 from specexp.bench.equality import first_difference, near_tie_of
 from specexp.bench.experiment import load_prompts, longest_context, use_threads, warn_of_load
@@ -13,7 +14,7 @@ from specexp.bench.metrics import metric_named
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import Config, apply_overrides, build_engine, build_pair
+from specexp.config import Config, apply_overrides, build_engine, build_outline, build_pair
 from specexp.config.command import current_result
 from specexp.core.runtime import Runtime
 from specexp.data import Prompt
@@ -43,6 +44,23 @@ def engine_to_verify(config: Config) -> ForeignEngine:
     return engine
 
 
+def rehearse_engine(engine: ForeignEngine, config: Config) -> None:
+    """Read the prompts and check the engine with models without weights, as :func:`verify_engine` does before a start.
+
+    Raises ConfigError if models or prompts cannot be used, or the engine cannot decode with them.
+    """
+    pair = build_outline(config)
+    _checked_prompts(engine, config, pair)
+
+
+def _checked_prompts(engine: ForeignEngine, config: Config, pair: ModelPair) -> Sequence[Prompt]:
+    """Return the prompts, for which the engine is checked."""
+    prompts = load_prompts(config, pair).prompts
+    with restated(EngineError, lambda error: config.checker.error(("engine",), f": {first_line(error)}")):
+        engine.check(pair, longest_context(prompts, pair, config.generation.max_new_tokens))
+    return prompts
+
+
 def verify_engine(config: Config) -> EndpointReport:
     """Compare an engine's answers with and without speculation, and write ``engine.md`` in :func:`folder_of`'s folder.
 
@@ -55,7 +73,7 @@ def verify_engine(config: Config) -> EndpointReport:
     use_threads(config.generation.threads)
     warn_of_load(config.get("latency"))
     pair = build_pair(config)
-    prompts = load_prompts(config, pair).prompts
+    prompts = _checked_prompts(engine, config, pair)
     generation = config.generation
     most = generation.max_new_tokens
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
@@ -106,7 +124,6 @@ def verify_engine(config: Config) -> EndpointReport:
     found = []
     name = type(engine).__name__
     try:
-        engine.check(pair, longest_context(prompts, pair, most))
         both = f"both answer {counted(len(prompts), 'prompt')}, with at most {counted(most, 'token')}"
         print(f"{name} {engine.version} starts with speculation and without it; {both}.", flush=True)
         for one in (engine, plain):  # the first answer is slow, and a drafter must not learn a prompt

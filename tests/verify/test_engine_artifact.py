@@ -34,6 +34,17 @@ def tree(tmp_path, study):
 
 
 @pytest.fixture
+def chain(tmp_path, study):
+    """Write the artifact of a study of chains with a drafter."""
+
+    def write(drafter):
+        payloads = {"tree.json": [[0], [0, 0]], "parts.json": {"drafter": drafter}}
+        return str(save_artifact(tmp_path / "chain", "static-tree", payloads, {"config": study()}).folder)
+
+    return write
+
+
+@pytest.fixture
 def measured(tmp_path, study):
     """The artifact of a study of vLLM, with its interpreter."""
     program, words = fake_vllm(tmp_path)
@@ -94,14 +105,43 @@ def test_settings_of_a_study_of_the_engine_run_as_they_were_measured(measured, t
         ("vllm", {"class_path": "DraftModel"}, {"method": "draft_model", "num_speculative_tokens": 2}),
     ],
 )
-def test_a_chain_runs_in_every_engine_that_a_study_starts(engine, drafter, expected, tmp_path, study) -> None:
-    payloads = {"tree.json": [[0], [0, 0]], "parts.json": {"drafter": drafter}}
-    folder = save_artifact(tmp_path / "chain", "static-tree", payloads, {"config": study()}).folder
-    config = engine_experiment(engine, str(folder))
+def test_a_chain_runs_in_every_engine_that_a_study_starts(engine, drafter, expected, chain) -> None:
+    config = engine_experiment(engine, chain(drafter))
     assert expected.items() <= config.get("engine.init_args.settings").items()
     if engine == "openvino":
         way = "model" if drafter["class_path"] == "DraftModel" else "prompt-lookup"
         assert config.get("engine.init_args.drafts") == way
+
+
+def test_the_next_step_names_the_draft_model(chain, study, tmp_path, capsys) -> None:
+    program, _ = fake_vllm(tmp_path)
+    folder = chain({"class_path": "DraftModel"})
+    assert main([folder, "--for", "vllm", "--engine.init_args.python", str(program), *SHORT]) == 0
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if one.startswith("Next: "))
+    assert line == f"Next: python -m specexp.export {folder} --to vllm --draft {study()['pair']['draft']}"
+
+
+def test_a_drafter_that_an_engine_lacks_is_verified_otherwise(chain, capsys) -> None:
+    folder = chain({"class_path": "Union", "init_args": {"drafters": [LOOKUP, {"class_path": "TokenRecycling"}]}})
+    assert main([folder, "--for", "llama-cpp", "--dry-run"]) == 2
+    advice = "name an artifact that drafts with DraftModel or PromptLookup, or verify this one in our loop"
+    assert f"llama-cpp does not support the Union drafter: {advice}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([*SHORT, "--max-tokens", "100"], "engine: VLLM: max_model_len must be at least "),
+        (["--engine.init_args.max_model_len", "9999"], "engine: VLLM: max_model_len must be at most 192, the model"),
+        ([*SHORT, "--engine.init_args.kv_cache_gib", "1e6"], "engine: VLLM: kv_cache_gib must be from"),
+    ],
+)
+def test_a_limit_of_the_engine_is_found_before_it_starts(dry, more, sentence, tree, tmp_path, capsys) -> None:
+    program, words = fake_vllm(tmp_path)
+    assert main([tree, "--for", "vllm", "--engine.init_args.python", str(program), *more, *dry]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not words.exists()
 
 
 @pytest.mark.parametrize(
@@ -111,9 +151,11 @@ def test_a_chain_runs_in_every_engine_that_a_study_starts(engine, drafter, expec
             ["--engine.init_args.python", "no-python"],
             "VLLM is not installed here: python must be the interpreter of an environment with vLLM",
         ),
-        (["--prompts", "no.jsonl"], "data.prompts: no.jsonl: no such file"),
+        (["--prompts", "no.jsonl"], "command line: --prompts: no.jsonl: no such file"),
         (["--pair.target", "no/such"], "pair.target: target 'no/such' is neither a local folder nor"),
-        (["--max-tokens", "0"], "generation.max_new_tokens must be >= 1, got 0"),
+        (["--max-tokens", "0"], "command line: --max-tokens must be >= 1, got 0"),
+        (["--max-prompts", "0", "--max-prompts=1"], "command line: --max-prompts must be given once, got 0 and 1"),
+        (["--generation.max_new_tokens", "0"], "command line: generation.max_new_tokens must be >= 1, got 0"),
         (["--prompt", "no.jsonl"], "--prompt is unknown; did you mean '--prompts'?"),
     ],
 )

@@ -20,6 +20,14 @@ def all_formats() -> dict[str, type[ExportFormat]]:
     return classes_with("specexp.deploy.export.formats", "name")
 
 
+class NotInEngineError(ArtifactError):
+    """Raised if an engine does not decode as an artifact does. ``why`` is the message without the advice."""
+
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(f"{why}: {advice}")
+        self.why = why
+
+
 @dataclass(frozen=True)
 class ExportRequest:
     """The arguments of an export. ``options`` maps the names in :attr:`ExportFormat.options` to values."""

@@ -19,7 +19,7 @@ from specexp.artifacts.parts import PARTS
 from specexp.artifacts.store import BEST_TREE
 from specexp.artifacts.validation import validated
 from specexp.base.messages import restated
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, NotInEngineError
 from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
@@ -173,9 +173,10 @@ class ChainFormat(ExportFormat):
         not needed.
         """
         if chain.drafter and chain.drafter not in self.settings.drafters:
-            raise ArtifactError(
-                f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter: export the study's "
-                f"folder, runs/NAME, for its best setting that {self.name} runs, or deploy with specexp.serve"
+            raise NotInEngineError(
+                f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter",
+                f"export the study's folder, runs/NAME, for its best setting that {self.name} runs, or deploy with "
+                "specexp.serve",
             )
         if chain.drafter in ("PromptLookup", "SuffixAutomaton"):
             check_no_draft(artifact, draft)
@@ -186,9 +187,10 @@ class ChainFormat(ExportFormat):
             return _SUFFIXES[self.settings](chain)
         samples = artifact.verifier is not None and artifact.verifier.noise_temperature != 0
         if samples and not self.settings.samples_drafts:
-            raise ArtifactError(
+            raise NotInEngineError(
                 f"{artifact.folder}: {self.name} does not sample with a draft model, but the study's verifier is "
-                f"{type(artifact.verifier).__name__}: tune Greedy or PromptLookup, or deploy with specexp.serve"
+                f"{type(artifact.verifier).__name__}",
+                "tune Greedy or PromptLookup, or deploy with specexp.serve",
             )
         if draft is None and "draft" in self.options:
             raise ArtifactError(
