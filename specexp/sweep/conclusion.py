@@ -31,7 +31,9 @@ from specexp.config.next_step import (
     trusted_packages,
 )
 from specexp.config.sweep import Categorical, name_of
-from specexp.engines.settings import engines_note
+from specexp.core.parts import Parts
+from specexp.drafters.token_drafter import drafts_from_tokens
+from specexp.engines.settings import VllmSettings, engines_note
 from specexp.report.comparison import category_table, failed_answers, first_token_sentence, kinds_sentence
 from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
@@ -89,8 +91,8 @@ def conclude(
     confirmation = _confirm(study)
     check()
     exporter = None if export is None else Exporter(export, confirmation, study.bench, study.command)
-    deploys = exporter is not None and exporter.best is not None
-    report = _publish(study, confirmation, deploys)
+    best = None if exporter is None else exporter.best
+    report = _publish(study, confirmation, None if best is None else confirmation.arms[best.name].parts)
     check()  # the claim may have expired while pictures were drawn
     exported = Exported() if exporter is None else exporter.run()
     for sentence in exported.sentences:
@@ -140,8 +142,11 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     return replace(found, confirmed=predicted)
 
 
-def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) -> Report:
-    """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32."""
+def _publish(study: PreparedStudy, confirmation: Confirmation, deployed: Parts | None) -> Report:
+    """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32.
+
+    ``deployed`` are the parts of the artifact with the alias ``best``; None if there is none.
+    """
     config = study.config
     trials = study.trials
     bench = study.bench.confirming
@@ -195,7 +200,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deploys: bool) ->
         limits=limited,
         proof=proof_of(records, [one.name for one in confirmed], PLAIN),
         charts=charts_of(trials, study.settings, confirmation, texts),
-        next_steps=_next_steps(study, winner.over_plain, deploys),
+        next_steps=_next_steps(study, winner.over_plain, deployed),
         page="confirm",
         parts=[
             prompts_shown(texts, records, titles, bench.backend.tokenizer),
@@ -222,15 +227,15 @@ def _methods(study: PreparedStudy) -> tuple[int, list[str]]:
     return len(entry.by_label), [f"{one} (failed)" if one in failed else str(one) for one in left]
 
 
-def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[str, str]:
-    """Return commands to suggest after a verdict, keyed by purpose; ``deploys``: an artifact has the alias ``best``."""
+def _next_steps(study: PreparedStudy, speedup: Speedup, deployed: Parts | None) -> dict[str, str]:
+    """Return commands to suggest after a verdict, keyed by purpose. ``deployed`` is as in :func:`_publish`."""
     config, export = study.config, study.settings.export
     verdict = verdict_of(speedup, config.least_gain)
     if verdict is SpeedVerdict.CANNOT_TELL:
         return _more_prompts(study, speedup)
     if verdict is SpeedVerdict.NOT_FASTER and not config.of_engine:
         return {"see why it is not faster": command_line("doctor", why="costs of passes on this machine")}
-    if export is None or not deploys:
+    if export is None or deployed is None:
         return {}
     best = f"{export.to}/{BEST}"
     if config.of_engine:
@@ -247,8 +252,17 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
             f"pair = specexp.load_pair({pair}); "
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
         ),
-        "carry it to an engine": command_line("export", "--help", why="lists the engines"),
+        "carry it to an engine": command_line("verify", best, "--for", "vllm", why="or another engine")
+        if _runs_in_vllm(deployed)
+        else command_line("export", "--help", why="lists the engines"),
     }
+
+
+def _runs_in_vllm(parts: Parts) -> bool:
+    """Return whether vLLM decodes with the parts, or with the best chain of their tree."""
+    if parts.drafter is None or parts.builder is None or parts.builder.rank_paths is None:
+        return False
+    return drafts_from_tokens(parts.drafter) or type(parts.drafter).__name__ in VllmSettings.drafters
 
 
 def _more_prompts(study: PreparedStudy, speedup: Speedup) -> dict[str, str]:
