@@ -251,7 +251,7 @@ def acceptance(file: Path) -> Iterator[Diagnosis]:
 
 
 def model(source: str) -> Iterator[Diagnosis]:
-    """Judge a model by its configuration; raises ValueError if it is no folder, file or reachable hub id."""
+    """Judge a model by its configuration; raises ValueError if it cannot be found."""
     found, _ = sources_of(source)
     check_source("model", found)  # before torch is imported, which takes seconds
     check_reachable("model", found)

@@ -44,7 +44,8 @@ def sample_live(
         ``tokens_per_step_live``, ``tokens_per_step_replayed`` and their ``relative_error``. If a composition cannot be
         replayed, its row has only ``composition`` and ``refused`` (the reason).
     """
-    live, replay = LiveBackend(pair), ReplayBackend(recording)
+    live = LiveBackend(pair)
+    replay = ReplayBackend(recording)
     rows = []
     for name, config in compositions(planned):
         try:
