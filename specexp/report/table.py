@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -90,9 +91,27 @@ class Table:
             raise ValueError(f"{self.title}: there is no column {unknown[0]!r}")
         self.rows.append([cells.get(title) for title in self.titles])
 
+    @property
+    def _marks(self) -> dict[str, str]:
+        """The text of cells with a refusal that several cells have, by its reason, which is a note."""
+        found = Counter(cell.refused for row in self.rows for cell in row if isinstance(cell, Speedup) and cell.refused)
+        repeated = [reason for reason, count in found.items() if count > 1]
+        numbers = [""] if len(repeated) == 1 else [f" [{number}]" for number in range(1, len(repeated) + 1)]
+        return {reason: f"refused{number}" for reason, number in zip(repeated, numbers, strict=True)}
+
     def shown(self) -> list[list[str]]:
-        """Return all cells as text."""
-        return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+        """Return all cells as text. A refusal that several cells have is shortened; :meth:`all_notes` explains it."""
+        marks = self._marks
+
+        def text(column: Column, cell: Cell) -> str:
+            mark = marks.get(cell.refused or "") if isinstance(cell, Speedup) else None
+            return mark or column.show(cell)
+
+        return [[text(column, cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def all_notes(self) -> list[str]:
+        """Return the notes, and the reasons of shortened refusals."""
+        return [*self.notes, *(f"{mark}: {reason}" for reason, mark in self._marks.items())]
 
     def records(self) -> list[dict[str, str | float | int | None]]:
         """Return each row as a mapping from heading to cell. Numbers are not rounded; speedups become text."""
@@ -109,7 +128,7 @@ class Table:
         from rich.markup import escape
         from rich.table import Table as RichTable
 
-        notes = escape("\n".join(self.notes)) or None
+        notes = escape("\n".join(self.all_notes())) or None
         look = {"title_justify": "left", "caption_justify": "left"}
         table = RichTable(title=escape(self.title), caption=notes, **look)  # type: ignore[arg-type]
         for number, title in enumerate(self.titles):
@@ -123,8 +142,9 @@ class Table:
         rows = [[cell.replace("|", "\\|") for cell in row] for row in self.shown()]
         first, *lines = (f"| {' | '.join(row)} |" for row in [self.titles, *rows])
         rule = "|---" + "|---:" * (len(self.columns) - 1) + "|"
-        notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
-        return "\n".join([f"**{self.title}**", "", first, rule, *lines, *notes]) + "\n"
+        notes = [f"- {note}" for note in self.all_notes()]
+        below = ["", *notes] if notes else []
+        return "\n".join([f"**{self.title}**", "", first, rule, *lines, *below]) + "\n"
 
     def to_csv(self) -> str:
         """Return the table as CSV, with unrounded numbers."""

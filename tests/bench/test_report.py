@@ -271,6 +271,18 @@ def cell(table, arm, title):
     return next(row for row in table.shown() if row[0] == arm)[table.titles.index(title)]
 
 
+def test_a_refusal_that_rows_share_is_written_once_below_the_table():
+    refuse = Speedup.refuse
+    whys = [refuse("a", "plain", "long reason"), refuse("b", "plain", "long reason"), refuse("c", "plain", "another")]
+    table = Table("Arms", columns("arm | gain:interval"), [[why.arm, why] for why in whys], ["a note"])
+    assert table.shown() == [["a", "refused"], ["b", "refused"], ["c", "refused: another"]]
+    assert table.to_markdown().endswith("| c | refused: another |\n\n- a note\n- refused: long reason\n")
+    table.rows.append(["d", whys[2]])
+    assert table.shown()[2:] == [["c", "refused [2]"], ["d", "refused [2]"]]
+    assert table.all_notes() == ["a note", "refused [1]: long reason", "refused [2]: another"]
+    assert "refused: long reason" not in Table("Arms", columns("arm | gain:interval"), table.rows[:1]).all_notes()
+
+
 def test_columns_are_one_line_and_a_row_by_headings_leaves_the_others_empty():
     heads = columns("arm | busy:.1% | a:b step:.3 ms | at 4:.2x | of phrases':.0 | gain:interval")
     assert heads[:3] == [Column("arm"), Column("busy", 1, "%"), Column("a:b step", 3, " ms")]

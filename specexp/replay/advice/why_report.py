@@ -58,7 +58,9 @@ def report(found: Explained, title: str) -> Report:
     records = [one for effect in (found.now, *found.settings) for one in effect.records]
     chart = ratios_chart(records, PLAIN)
     notes = [f"Replayed counts are {found.note}."] if found.note else []
-    notes += [f"Not replayed: {name} ({why})." for name, why in found.refused.items()]
+    reasons = dict.fromkeys(found.refused.values())
+    names = {why: ", ".join(name for name, reason in found.refused.items() if reason == why) for why in reasons}
+    notes += [f"Not replayed: {refused} ({why})." for why, refused in names.items()]
     return Report(
         tables,
         sentences=notes,
