@@ -94,6 +94,7 @@ def report(
     }
     if ranked and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL:
         needed = prompts_needed(ranked[0][1], least)
+        needed = needed and max(needed, data.workload.max_prompts or 0)  # some of the file's prompts may have failed
         exhausted = data.workload.exhausted
         steps = more_prompts(config, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
     of_kinds = (

@@ -275,13 +275,16 @@ def _more_prompts(study: PreparedStudy, speedup: Speedup) -> dict[str, str]:
     data = study.bench.confirming.data("confirm")
     workload, taken = data.workload, data.workload.preparation.taken
     cut = len(data.prompts) < taken
+    most = needed
     if needed and (cut or not workload.exhausted):
-        needed = min(needed, workload.available())
+        available = workload.available()
+        needed = min(needed, available)
+        most = min(max(needed, workload.max_prompts or 0), available)  # the file's number may only have lacked time
     longer = dict[str, float]()
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
-    return more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
+    return more_prompts(config, "sweep", key, most, exhausted=workload.exhausted and not cut, changed=longer)
 
 
 def method_of(config: Config, winner: Confirmed) -> str:

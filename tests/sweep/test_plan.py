@@ -180,22 +180,27 @@ def test_more_prompts_are_proposed_from_the_offset_on_only(small):
     assert confirmed(1).available() == len(confirmed(10**6).rows()) > 1
 
 
-@pytest.mark.parametrize(("now", "needed", "exhausted"), [(9e9, "all", False), (0.0, 10**6, True)])
-def test_no_more_prompts_are_proposed_than_the_set_has(small, monkeypatch, now, needed, exhausted):
+@pytest.mark.parametrize(
+    ("now", "most", "needed", "proposes", "exhausted"),
+    [(9e9, 10**6, 10**6, "all", False), (0.0, 10**6, 10**6, 10**6, True), (9e9, 5, 2, 5, False)],
+)
+def test_no_more_prompts_are_proposed_than_the_set_has_and_no_fewer_than_the_files(
+    small, monkeypatch, now, most, needed, proposes, exhausted
+):
     from specexp.sweep import conclusion
 
-    small["sweep"] |= {"n_trials": 1, "minutes": 60, "confirm": {"best": 1, "data": {"max_prompts": 10**6}}}
+    small["sweep"] |= {"n_trials": 1, "minutes": 60, "confirm": {"best": 1, "data": {"max_prompts": most}}}
     small["baselines"] = ["plain"]
     proposed = []
     monkeypatch.setattr("specexp.sweep.confirmation.time", lambda: now)
     monkeypatch.setattr("specexp.sweep.plan.StudyPlan.within", lambda plan, *given, **how: replace(plan, confirmed=1))
     monkeypatch.setattr(conclusion, "verdict_of", lambda *given: SpeedVerdict.CANNOT_TELL)
-    monkeypatch.setattr(conclusion, "prompts_needed", lambda *given: 10**6)
+    monkeypatch.setattr(conclusion, "prompts_needed", lambda *given: needed)
     propose = lambda *given, **how: proposed.append((given[3], how["exhausted"])) or {}  # noqa: E731
     monkeypatch.setattr(conclusion, "more_prompts", propose)
     assert main([write(small)]) == 0
     rows = len(build_workload(with_prompts_of(load_config("runs/small/config.yaml"), "confirm")).rows())
-    assert proposed == [(rows if needed == "all" else needed, exhausted)]
+    assert proposed == [(rows if proposes == "all" else proposes, exhausted)]
 
 
 @pytest.mark.parametrize("fast", [0, 1])
