@@ -7,6 +7,7 @@ forced text as the tokenizer's own tokens, and xgrammar's wheel for Linux needs 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -163,12 +164,12 @@ def grammar_of(spec: Mapping[str, Any]) -> str:
     cannot be read. The error's key leads to the part of a schema at fault.
     """
     if len(spec) != 1 or not spec.keys() <= set(KINDS):
-        raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
+        raise ConstraintError(f"a constraint must have exactly one of the keys {', '.join(KINDS)}, got {shown(spec)}")
     ((kind, value),) = spec.items()
     fits, wanted = {
         "json": (isinstance(value, dict | str), "a schema"),
         "json_object": (value is True, "true"),
-        "choice": (isinstance(value, list) and {type(one) for one in value} == {str}, "a list of texts"),
+        "choice": (isinstance(value, list) and {type(one) for one in value} == {str}, "a list of one or more texts"),
     }.get(kind, (isinstance(value, str), "a text"))
     if not fits:
         raise ConstraintError(f"the value must be {wanted}, got {shown(value)}", (kind,))
@@ -196,8 +197,17 @@ def _grammar(kind: str, value: Any, place: tuple[str, ...] = ()) -> str:
     except ValueError as error:
         fault = str(error)
     if fault:
-        raise ConstraintError(" ".join(fault.split()), (kind, *place))
+        raise ConstraintError(_plain(fault), (kind, *place))
     return grammar
+
+
+def _plain(fault: str) -> str:
+    """Return llguidance's message in one line, without its names for what it lacks and for options of its own."""
+    if keys := re.fullmatch(r"Unimplemented keys: (\[.+\])", fault.strip()):
+        return f"{', '.join(json.loads(keys[1]))} must be left out of the schema: not supported here"
+    if fault.startswith("oneOf constraints are not supported"):
+        return "oneOf with parts that overlap is not supported: use anyOf"
+    return " ".join(fault.split())
 
 
 def _check_keys(schema: Mapping[str, Any], place: tuple[str, ...]) -> None:

@@ -204,8 +204,8 @@ def test_forced_text_is_counted_from_the_committed_tokens() -> None:
         ({"json": True}, ("json",), "must be a schema, got True"),
         ({"json_object": False}, ("json_object",), "must be true, got False"),
         ({"regex": 3}, ("regex",), "must be a text, got 3"),
-        ({"choice": "yes"}, ("choice",), "must be a list of texts, got 'yes'"),
-        ({"choice": []}, ("choice",), "must be a list of texts, got \\[\\]"),
+        ({"choice": "yes"}, ("choice",), "must be a list of one or more texts, got 'yes'"),
+        ({"choice": []}, ("choice",), "must be a list of one or more texts, got \\[\\]"),
     ],
 )
 def test_what_cannot_be_read_is_named(spec: dict[str, Any], key: tuple[str, ...], sentence: str) -> None:

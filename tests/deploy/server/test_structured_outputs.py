@@ -72,7 +72,7 @@ NESTED = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems":
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": NESTED}}},
             "response_format.json_schema.schema.properties.a",
-            "uniqueItems",
+            "uniqueItems must be left out of the schema: not supported here",
         ),
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed group"),
         ({"structured_outputs": {"yaml": "a"}}, "structured_outputs", "exactly one of the keys"),
