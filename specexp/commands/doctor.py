@@ -289,7 +289,7 @@ def examine() -> Iterator[Diagnosis]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return its exit code: 0, or 1 if a problem keeps specexp from working."""
+    """Run the command. Return its exit code: 0, 1 if a problem keeps specexp from working, 2 for a wrong argument."""
     parser = Options(
         prog="python -m specexp.doctor",
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
