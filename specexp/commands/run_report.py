@@ -87,15 +87,16 @@ def report(
     least = config.least_gain
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
-    artifact = artifact_again(config, config.artifact) if config.artifact else None
+    again = config.invocation
+    artifact = artifact_again(again, again.artifact) if again.artifact else None
     steps = {
-        "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
-        "find the best setting": command_line("init", "my-study", *init_options(config)),
+        "prove that the output is unchanged": command_line("verify", *experiment_again(again, artifact)),
+        "find the best setting": command_line("init", "my-study", *init_options(config.pair)),
     }
     if ranked and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL:
         needed = prompts_needed(ranked[0][1], least)
         exhausted = data.workload.exhausted
-        steps = more_prompts(config, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
+        steps = more_prompts(again, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
     of_kinds = (
         kinds_sentence(records, name, name, baselines[0], least, among(arm_names(records), baselines[0]))
         for name in names[:1]

@@ -22,7 +22,8 @@ from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
 from specexp.config import schema
 from specexp.config.check import Checker
-from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
+from specexp.config.layers import COMMAND_LINE, PARTS, ConfigError, Key, Layers, SourceOf, copied, entries_of
+from specexp.config.next_step import Invocation, packages_in
 from specexp.config.sweep import Sweep
 
 SECTIONS = arguments_of(schema.Experiment) or {}
@@ -124,6 +125,14 @@ class Config:
         if any((arm or {}).get("engine") for arm in arms):
             return generation.model_copy(update={"stop_at_repetition": False})
         return generation
+
+    @property
+    def invocation(self) -> Invocation:
+        """What a later command must name to use this experiment."""
+        searched = ("sweep.space", "sweep.enqueue")
+        packages = packages_in([self.get(section, None) for section in (*PARTS, "execution", *searched)])
+        measured_by = "run" if self._values["sweep"] is None else "sweep"
+        return Invocation(self.file, self.typed, self.artifact, self.pair, packages, measured_by)
 
     def source_of(self, key: Key) -> str:
         """Return the file that set a key, or ``command line``."""

@@ -186,7 +186,7 @@ def _learn(config: Config, dry: bool) -> int:
         if found.artifacts:
             current_result().artifact = str(found.artifacts[0].folder)
             name = f"{config.name}_learned"  # another name, because this folder holds the results of learning
-            again = experiment_again(config)
+            again = experiment_again(config.invocation)
             current_result().next = command_line("run", *again, "--artifact", current_result().artifact, "--name", name)
     except ArtifactError as error:
         return fail(error, 1)

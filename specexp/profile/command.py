@@ -17,7 +17,7 @@ from specexp.bench.experiment import check_experiment
 from specexp.config import Config, arms_of, is_multi_sequence, save_resolved
 from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.config import recording_folder
-from specexp.config.next_step import command_line, experiment_again, measured_by
+from specexp.config.next_step import command_line, experiment_again
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -171,7 +171,8 @@ def next_step(config: Config, profile: Path) -> str:
     if replayed:
         changed |= {"backend": "replay", "recording": str(recording)}
     why = "replays the recording without the models" if replayed else "uses the measured times of this device"
-    return command_line(measured_by(config), *experiment_again(config, changed), why=why)
+    again = config.invocation
+    return command_line(again.measured_by, *experiment_again(again, changed), why=why)
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from specexp.config.next_step import (
     model_options,
     more_prompts,
     trust_options,
-    trusted_packages,
 )
 from specexp.config.sweep import Categorical, name_of
 from specexp.engines.settings import engines_note
@@ -236,13 +235,14 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deploys: bool) -> dict[s
     if config.of_engine:
         form = build_engine(config).exported_as
         return {"write the engine's own settings": command_line("export", best, "--to", form)}
-    trust = trust_options(config)
+    invocation = config.invocation
+    trust = trust_options(invocation)
     pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
-    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    again = experiment_again(config, artifact_again(config, best))
+    trusted = f", trust={invocation.packages!r}" if trust else ""
+    again = experiment_again(invocation, artifact_again(invocation, best))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
-        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
+        "serve it": command_line("serve", best, *model_options(config.pair), *trust, "--port", 8000),
         "use it in Python": (
             f"pair = specexp.load_pair({pair}); "
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
@@ -267,7 +267,8 @@ def _more_prompts(study: PreparedStudy, speedup: Speedup) -> dict[str, str]:
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
-    return more_prompts(config, "sweep", key, needed, exhausted=workload.exhausted and not cut, changed=longer)
+    exhausted = workload.exhausted and not cut
+    return more_prompts(config.invocation, "sweep", key, needed, exhausted=exhausted, changed=longer)
 
 
 def method_of(config: Config, winner: Confirmed) -> str:

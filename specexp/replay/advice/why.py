@@ -77,16 +77,18 @@ def _act(config: Config, dry_run: bool) -> int:
         print(f"{config.name}, from {made}")
         return 0
     found = run(config)
+    again = config.invocation
     best = found.settings[0]
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
-        current_result().next = command_line(
-            "run", *experiment_again(config, changed), why="measures its speedup with models"
-        )
+        rerun = experiment_again(again, changed)
+        current_result().next = command_line("run", *rerun, why="measures its speedup with models")
     elif config.sweep is not None:
-        current_result().next = command_line("sweep", *experiment_again(config), why="searches more settings")
+        current_result().next = command_line("sweep", *experiment_again(again), why="searches more settings")
     else:
-        current_result().next = command_line("init", "my-study", *init_options(config), why="searches more settings")
+        current_result().next = command_line(
+            "init", "my-study", *init_options(again.pair), why="searches more settings"
+        )
     return 0
 
 

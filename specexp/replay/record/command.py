@@ -35,7 +35,7 @@ from specexp.config import (
     prompt_errors,
 )
 from specexp.config.command import GOES_ON, check_here, current_result
-from specexp.config.next_step import command_line, experiment_again, measured_by
+from specexp.config.next_step import command_line, experiment_again
 from specexp.data import Prompt
 from specexp.replay.format.recording import (
     MANIFEST,
@@ -134,12 +134,13 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     print_line(f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}")
     result = current_result()
     result.folder = str(recording.folder)
+    again = config.invocation
     if config.get("latency") is None:
         why = "measures the latency profile for the replay"
-        result.next = command_line("profile", *experiment_again(config), why=why)
+        result.next = command_line("profile", *experiment_again(again), why=why)
     else:
-        replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
-        result.next = command_line(measured_by(config), *replayed, why="decodes without the models")
+        replayed = experiment_again(again, {"backend": "replay", "recording": str(recording.folder)})
+        result.next = command_line(again.measured_by, *replayed, why="decodes without the models")
     return recording
 
 
