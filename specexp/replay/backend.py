@@ -184,7 +184,7 @@ class ReplayBackend(Backend):
 def open_replay(config: Config) -> tuple[ReplayBackend, LoadedPrompts]:
     """Return the replay backend and prompts of an experiment. Raises ConfigError if a prompt was not recorded."""
     recording = open_recording(config)
-    return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
+    return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config.pair.target))
 
 
 def open_recording(config: Config) -> Recording:
@@ -232,13 +232,13 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
         recording.check_fingerprint(recording_fingerprint(pair))
 
 
-def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """Return the target's tokenizer, for comparing prompts with the recorded ones, or None if it cannot be loaded."""
+def tokenizer_of(target: str) -> PreTrainedTokenizerBase | None:
+    """Return a target's tokenizer, for comparing prompts with the recorded ones, or None if it cannot be loaded."""
     from specexp.models.pair import load_tokenizer
     from specexp.models.sources import PairError
 
     try:
-        return load_tokenizer(config.pair.target)
+        return load_tokenizer(target)
     except PairError:
         return None
 
