@@ -116,7 +116,6 @@ class Bench:
         trials.set_user_attr(RENDERED, {**kept, **found})
 
     def _read_data(self, stage: str | None) -> LoadedPrompts:
-        assert self.pair is not None
         return self.config.load_prompts(stage, self.pair)
 
     @cached_property
@@ -195,10 +194,6 @@ class Bench:
                 made_of["candidates"] = attributes["candidates"]
             attributes["depth"] = max(map(len, builder.rank_paths))
         return Candidate(digest_of(made_of), attributes, arm)
-
-    def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
-        """Compose a candidate and close it; raises ValueError if its parts do not fit together."""
-        self.compose("candidate", overrides).close()
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
         """Return plain decoding's modelled seconds per token for full-length answers; None if they must be measured."""

@@ -154,7 +154,7 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
     for section in ("arms", "trainer"):
         if config.values[section]:
-            yield f"The section {section}: is used by python -m specexp.run {config.file} only."
+            yield f"The section {section}: is used by python -m specexp.run {config.invocation.file} only."
 
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:

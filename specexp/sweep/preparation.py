@@ -41,7 +41,7 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
     def refusal(overrides: Mapping[str, Any]) -> str | None:
         try:
             if not config.awaits_counts(overrides):
-                bench.try_to_compose(overrides)
+                bench.compose("candidate", overrides).close()
         except ValueError as error:
             return first_line(error)
         return None
@@ -142,8 +142,8 @@ def check_stages(bench: Bench) -> None:
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ConfigError(
-                f"{config.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's or has "
-                "its text: remove copies, or set an offset of at least data.offset + data.max_prompts"
+                f"{config.invocation.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's or "
+                "has its text: remove copies, or set an offset of at least data.offset + data.max_prompts"
             )
 
 

@@ -76,7 +76,7 @@ class ReplayBench(Bench):
     def _read_data(self, stage: str | None) -> LoadedPrompts:
         if stage == "confirm" and self.live is not None:  # a live confirmation needs no recorded prompts
             return self.live.data(stage)
-        return self.config.recorded_prompts(stage, self.recording, None if self.live is None else self.live.pair)
+        return self.config.load_prompts(stage, None if self.live is None else self.live.pair, self.recording)
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:

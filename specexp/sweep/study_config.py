@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specexp.artifacts.environment import device_name
 from specexp.artifacts.manifest import sha256
 from specexp.base.messages import first_line, type_and_line
+from specexp.bench.experiment import check_prompts, solver_of
 from specexp.config import (
     CommandError,
     Config,
@@ -40,16 +41,15 @@ from specexp.config.load import COUNTS, awaits_counts, with_counts, with_prompts
 from specexp.config.sweep import FUNCTION, Suggested
 from specexp.core.parts import Parts
 from specexp.replay.format.recording import MANIFEST
+from specexp.scheduling import Execution, Serial, SerialSpeculative
 
 if TYPE_CHECKING:
     from specexp.bench.execution_arm import Solver
     from specexp.core.latency import LatencyProfile
     from specexp.data import LoadedPrompts
-    from specexp.data.task_items import Problem
     from specexp.engines.engine import ForeignEngine
     from specexp.models.pair import ModelPair
     from specexp.replay.format.recording import Recording
-    from specexp.scheduling import Execution
 
 T = TypeVar("T")
 VARIED = ("drafter", "builder", "controller")
@@ -116,7 +116,6 @@ class StudyConfig:
     def __init__(self, config: Config) -> None:
         assert config.sweep is not None
         self.sweep = config.sweep
-        self.file = config.file
         self.checker = config.checker
         self.name = config.name
         self.question = config.question
@@ -168,8 +167,6 @@ class StudyConfig:
 
         ``draft`` is the pair's draft model, or a recording of it.
         """
-        from specexp.scheduling import Serial, SerialSpeculative
-
         config = self._with_overrides(overrides)
         engine = build_engine(config) if self.of_engine else None
         parts = self.plain_parts if self.of_engine else build_parts(config, draft)
@@ -263,44 +260,34 @@ class StudyConfig:
         """Return the models, or only their outlines if ``weights`` is False; raises ConfigError on failure."""
         return build_pair(self._config, weights)
 
-    def solver(self, pair: ModelPair) -> Solver:
+    def solver(self, pair: ModelPair) -> Solver | None:
         """Return what solves the task items of all stages. It has no problems if prompts do not belong to a task."""
-        from specexp.bench.experiment import solver_of
+        tasks = filter(None, self._of_stages(build_task_items))
+        return solver_of(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
 
-        found: dict[str, Problem] = {}
-        for items in self._of_stages(build_task_items):
-            found |= {} if items is None else items.problems
-        solver = solver_of(self._config, pair, found)
-        assert solver is not None
-        return solver
-
-    def data_of(self, stage: str | None) -> dict[str, Any]:
+    def data_of(self, stage: str | None) -> Any:
         """Return the section ``data`` of a stage; None is the search."""
-        data: dict[str, Any] = with_prompts_of(self._config, stage).get("data")
-        return data
+        return with_prompts_of(self._config, stage).get("data")
 
-    def load_prompts(self, stage: str | None, pair: ModelPair) -> LoadedPrompts:
-        """Return the prompts of a stage; raises ConfigError if they cannot be read or one does not fit the context."""
-        from specexp.bench.experiment import check_prompts
+    def load_prompts(
+        self, stage: str | None, pair: ModelPair | None, recording: Recording | None = None
+    ) -> LoadedPrompts:
+        """Return the prompts of a stage; raises ConfigError if one does not fit the context or was not recorded.
 
-        staged = with_prompts_of(self._config, stage)
-        data = build_data(staged, pair.tokenizer)
-        with prompt_errors(staged):
-            check_prompts(self._config, data.prompts, pair)
-        return data
-
-    def recorded_prompts(self, stage: str | None, recording: Recording, pair: ModelPair | None) -> LoadedPrompts:
-        """Return the prompts of a stage; raises ConfigError if one was not recorded, or does not fit the context.
-
-        ``pair`` is None if the models cannot be loaded.
+        ``pair`` is None if only the recording can be used.
         """
-        from specexp.bench.experiment import check_prompts
-        from specexp.replay.backend import recorded_data, tokenizer_of
+        staged = with_prompts_of(self._config, stage)
+        if recording is not None:
+            from specexp.replay.backend import recorded_data, tokenizer_of
 
-        tokenizer = tokenizer_of(self.pair.target) if pair is None else pair.tokenizer
-        data = recorded_data(with_prompts_of(self._config, stage), recording, tokenizer)
-        if pair is not None:
-            check_prompts(self._config, data.prompts, pair)
+            tokenizer = tokenizer_of(self.pair.target) if pair is None else pair.tokenizer
+            data = recorded_data(staged, recording, tokenizer)
+        else:
+            assert pair is not None
+            data = build_data(staged, pair.tokenizer)
+        with prompt_errors(staged):
+            if pair is not None:
+                check_prompts(self._config, data.prompts, pair)
         return data
 
     def check_rows(self) -> list[str]:
