@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -26,6 +26,12 @@ from specexp.config.layers import COMMAND_LINE, PARTS, ConfigError, Key, Layers,
 from specexp.config.next_step import Invocation, packages_in
 from specexp.config.sweep import Sweep
 
+if TYPE_CHECKING:
+    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import TaskItems, Workload
+    from specexp.scheduling import Execution
+
 SECTIONS = arguments_of(schema.Experiment) or {}
 """The annotation and default of each section of a file."""
 # keys of the folders that commands write to
@@ -36,6 +42,11 @@ _MISSING, _ABSENT = object(), object()
 def _section(name: str) -> Any:
     """Return a property: the section as an object of the type that it has in :class:`Experiment`."""
     return cached_property(lambda config: config.section(name))
+
+
+def _part(name: str) -> Any:
+    """Return a property: the section as a new object each time, because parts have state."""
+    return property(lambda config: config.section(name))
 
 
 class Config:
@@ -106,10 +117,43 @@ class Config:
     figure: str | None = _section("figure")
     least_gain: float = _section("least_gain")
     float32_prompts: int = _section("float32_prompts")
+    reasoning: schema.Reasoning = _part("reasoning")
+    drafter: Drafter | None = _part("drafter")  # not connected to a draft model; None for plain decoding
+    builder: TreeBuilder = _part("builder")
+    verifier: Verifier = _part("verifier")
+    controller: Controller | None = _part("controller")  # None if only the builder limits the draft
+    workload: Workload = _part("data")  # its files are not read yet
+    execution: Execution | None = _part("execution")  # None if each prompt has one sequence
+    latency: LatencyProfile | None = _part("latency")  # None if seconds are measured
 
     def section(self, name: str) -> Any:
         """Return a section as a new object of the type that it has in :class:`Experiment`."""
         return self.checker.build(copied(self._values[name]), SECTIONS[name].annotation, (name,))
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the experiment replays a recording instead of running the models."""
+        return bool(self._values["backend"] == "replay")
+
+    @property
+    def recording_folder(self) -> Path:
+        """The folder of the experiment's recording: ``recording``, ``record.to`` or ``recordings/<name>``."""
+        return Path(self.get("recording") or self.get("record.to") or f"recordings/{self.name}")
+
+    @property
+    def task_items(self) -> TaskItems | None:
+        """The task items in ``data.prompts``; None if it contains prompts to continue."""
+        from specexp.data import TaskItems
+
+        prompts = self.workload.prompts
+        return prompts if isinstance(prompts, TaskItems) else None
+
+    @property
+    def is_multi_sequence(self) -> bool:
+        """Whether several sequences are decoded per prompt. If one arm decodes several, all arms do."""
+        arms = self._values["arms"].values()
+        executions = (self._values["execution"], *((arm or {}).get("execution") for arm in arms))
+        return any(one is not None for one in executions) or self.task_items is not None
 
     @cached_property
     def output(self) -> Path:
@@ -145,6 +189,26 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, with passwords masked. A file with these contents yields the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
+
+    def save(self, folder: str | Path, command: list[str] | None = None) -> None:
+        """Write ``config.yaml`` (with defaults filled in, so that the run can be repeated) and ``environment.json``.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        target = Path(folder)
+        made = [path for path in (target, *target.parents) if not path.exists()]
+        text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        record = json.dumps(environment(self.pair.device, command), indent=2) + "\n"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            atomic_write(target / "config.yaml", text)
+            atomic_write(target / "environment.json", record)
+        except OSError as error:
+            for path in made:  # deepest first
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+            raise unwritable(self, target, error) from error
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
         """Return the value at a dotted key, e.g. ``builder.init_args.nodes``."""
@@ -217,16 +281,6 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
         raise checker.error(("trainer", name), f" is unknown{hint}")
 
 
-def is_replayed(config: Config) -> bool:
-    """Return whether the experiment replays a recording instead of running the models."""
-    return bool(config.get("backend") == "replay")
-
-
-def recording_folder(config: Config) -> Path:
-    """Return the folder of the experiment's recording: ``recording``, ``record.to`` or ``recordings/<name>``."""
-    return Path(config.get("recording") or config.get("record.to") or f"recordings/{config.get('name')}")
-
-
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
 # paths with ~, a variable or a drive, which need a shell or Windows, and paths with control characters
 _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:" if os.sep == "/" else ""))
@@ -288,27 +342,6 @@ def _scalar(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
     return text.removesuffix("...\n").strip()
-
-
-def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:
-    """Write ``config.yaml`` (with defaults filled in, so that the run can be repeated) and ``environment.json``.
-
-    Raises:
-        ConfigError: The folder cannot be written.
-    """
-    target = Path(folder)
-    made = [path for path in (target, *target.parents) if not path.exists()]
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
-    record = json.dumps(environment(str(config.get("pair.device")), command), indent=2) + "\n"
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        atomic_write(target / "config.yaml", text)
-        atomic_write(target / "environment.json", record)
-    except OSError as error:
-        for path in made:  # deepest first
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-        raise unwritable(config, target, error) from error
 
 
 def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:

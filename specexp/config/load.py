@@ -16,16 +16,12 @@ from specexp.base.checked import arguments_of, import_object
 from specexp.base.messages import did_you_mean, restated
 from specexp.config.build import (
     build_engine,
-    build_latency,
-    build_verifier,
-    build_workload,
     check_draft_latency,
     check_parts,
-    is_multi_sequence,
     prompt_errors,
 )
 from specexp.config.check import find_part
-from specexp.config.config import Config, apply_overrides, check_key, has_key, is_replayed
+from specexp.config.config import Config, apply_overrides, check_key, has_key
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
@@ -58,7 +54,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def _check_replay(config: Config) -> None:
     """Raise a ConfigError if the experiment cannot be replayed, or names a recording that it does not use."""
-    if not is_replayed(config):
+    if not config.is_replayed:
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
             why = f" is {recording!r} and backend is live: set backend to replay, or leave recording out"
@@ -67,7 +63,7 @@ def _check_replay(config: Config) -> None:
     where = f"{config.source_of(('backend',))}: backend is replay"
     sweep = config.get("sweep") or {"space": {}, "enqueue": []}
     keys = [*sweep["space"], *(key for known in sweep["enqueue"] for key in known)]
-    if is_multi_sequence(config) or any(key.partition(".")[0] == "execution" for key in keys):
+    if config.is_multi_sequence or any(key.partition(".")[0] == "execution" for key in keys):
         raise ConfigError(
             f"{where}, which cannot time how several sequences of a prompt overlap: leave execution and TaskItems out, "
             "or set backend to live"
@@ -165,7 +161,7 @@ def _check_arms(config: Config) -> None:
         if not name.strip() or not str(arm.get("title") or name).strip():
             raise config.checker.error(("arms",), f" must have names, got {name!r}")
         if arm.get("reference") == "hf-assisted":
-            check_draft_latency(config, build_latency(config), f"arm {name!r}")
+            check_draft_latency(config, config.latency, f"arm {name!r}")
         if arm.get("reference") is not None:
             continue
         with _inside(where, f"arms.{name}"):
@@ -186,8 +182,8 @@ def check_samples(config: Config) -> None:
     if config.get("artifact") is not None:
         return  # with_artifact puts in its verifier
     samples = config.generation.samples
-    if samples > 1 and all(build_verifier(arm.config).noise_temperature == 0 for arm in arms_of(config)):
-        name = type(build_verifier(config)).__name__
+    if samples > 1 and all(arm.config.verifier.noise_temperature == 0 for arm in arms_of(config)):
+        name = type(config.verifier).__name__
         why = f" must be 1 with the verifier {name}, which returns the same text every time, got {samples}"
         raise config.checker.error(("generation", "samples"), why)
 
@@ -378,7 +374,7 @@ def with_recognized_fields(config: Config) -> tuple[Config, list[str]]:
             continue
         from specexp.data import OwnPrompts
 
-        workload = build_workload(staged)
+        workload = staged.workload
         assert isinstance(workload.prompts, OwnPrompts)
         with prompt_errors(staged):
             rows = workload.rows()

@@ -17,13 +17,8 @@ from specexp.config.schema import Pair
 # sections that do not change the models, prompts and parts of a later command
 _OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
                    "trust"}  # fmt: skip
-_MODEL_KEYS = (
-    "target",
-    "draft",
-    "target_dtype",
-    "draft_dtype",
-    "device",
-)  # keys of pair that are also options of a deployment
+# keys of pair that are also options of a deployment
+_MODEL_KEYS = ("target", "draft", "target_dtype", "draft_dtype", "device")
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:

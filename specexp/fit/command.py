@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specexp.base.checked import PartOf, arguments_of
 from specexp.base.messages import counted, first_line, restated
-from specexp.config import Config, ConfigError, is_replayed
+from specexp.config import Config, ConfigError
 from specexp.config.check import Checker
 from specexp.config.command import (
     DRY_RUN,
@@ -160,7 +160,7 @@ def _learn(config: Config, dry: bool) -> int:
     check_learning(config)
     check_here(config, "fit.export.to")
     if dry:
-        if not is_replayed(config):
+        if not config.is_replayed:
             from specexp.bench.experiment import rehearse
 
             rehearse(config)

@@ -22,19 +22,11 @@ from specexp.config import (
     apply_overrides,
     build_data,
     build_engine,
-    build_execution,
-    build_latency,
     build_pair,
     build_parts,
-    build_task_items,
-    build_verifier,
     check_rows,
     has_key,
-    is_multi_sequence,
-    is_replayed,
     prompt_errors,
-    recording_folder,
-    save_resolved,
 )
 from specexp.config.layers import PARTS
 from specexp.config.load import COUNTS, awaits_counts, with_counts, with_prompts_of
@@ -129,7 +121,7 @@ class StudyConfig:
         self.invocation = config.invocation
         self.values = config.to_dict()
         self.specs: dict[str, Any] = {section: config.get(section) for section in (*PARTS, "engine")}
-        self.replayed = is_replayed(config)
+        self.replayed = config.is_replayed
         self.of_engine = self.specs["engine"] is not None
         self._config = config
 
@@ -147,7 +139,7 @@ class StudyConfig:
     def multi_sequence(self) -> bool:
         """True if any candidate decodes several sequences per prompt, in which case all candidates do."""
         keys = [*self.sweep.space, *(key for overrides in self.sweep.enqueue for key in overrides)]
-        return is_multi_sequence(self._config) or any(key.partition(".")[0] == "execution" for key in keys)
+        return self._config.is_multi_sequence or any(key.partition(".")[0] == "execution" for key in keys)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Return whether a dotted key exists in the composition with these overrides."""
@@ -172,13 +164,13 @@ class StudyConfig:
         parts = self.plain_parts if self.of_engine else build_parts(config, draft)
         execution = None
         if self.multi_sequence:
-            execution = build_execution(config) or (Serial() if parts.drafter is None else SerialSpeculative())
+            execution = config.execution or (Serial() if parts.drafter is None else SerialSpeculative())
         return Composition(parts, execution, engine, self._resolved(config))
 
     @property
     def plain_parts(self) -> Parts:
         """The parts of plain decoding: a new verifier alone."""
-        return Parts(verifier=build_verifier(self._config))
+        return Parts(verifier=self._config.verifier)
 
     @property
     def engine(self) -> Any:
@@ -239,7 +231,7 @@ class StudyConfig:
     @cached_property
     def profile(self) -> LatencyProfile | None:
         """The latency profile of the file, which models the seconds of a replay; None if there is none."""
-        return build_latency(self._config)
+        return self._config.latency
 
     @property
     def latency(self) -> LatencyProfile | None:
@@ -262,7 +254,7 @@ class StudyConfig:
 
     def solver(self, pair: ModelPair) -> Solver | None:
         """Return what solves the task items of all stages. It has no problems if prompts do not belong to a task."""
-        tasks = filter(None, self._of_stages(build_task_items))
+        tasks = filter(None, self._of_stages(lambda staged: staged.task_items))
         return solver_of(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
 
     def data_of(self, stage: str | None) -> Any:
@@ -326,7 +318,7 @@ class StudyConfig:
 
     def recording_digest(self) -> str:
         """Return the hash of the recording's manifest, which contains the hashes of the recording's files."""
-        return sha256((recording_folder(self._config) / MANIFEST).read_bytes())
+        return sha256((self._config.recording_folder / MANIFEST).read_bytes())
 
     def open_recording(self) -> Recording:
         """Return the recording to replay; raises ConfigError if it was made with other settings."""
@@ -342,4 +334,4 @@ class StudyConfig:
 
     def save(self, command: list[str]) -> None:
         """Write the resolved file and the environment to the study's folder."""
-        save_resolved(self._config, self.folder, command)
+        self._config.save(self.folder, command)

@@ -12,9 +12,7 @@ from specexp.config import (
     apply_overrides,
     arms_of,
     build_parts,
-    build_workload,
     load_config,
-    save_resolved,
 )
 from specexp.config.load import with_prompts_of
 from specexp.drafters import TokenRecycling, Union
@@ -58,7 +56,7 @@ def test_command_line_values_are_yaml(write):
     assert isinstance(parts.builder, Chain)
     assert parts.builder.max_nodes == 2
     assert parts.verifier.temperature == 0.1
-    assert build_workload(config).max_prompts == 3
+    assert config.workload.max_prompts == 3
 
 
 def test_keys_reach_inside_lists(write):
@@ -120,7 +118,7 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
         "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 64}}}"
     )
     config = load_config(write(text), ["--generation.seed", "5"])
-    save_resolved(config, tmp_path / "run", command=["specexp.run"])
+    config.save(tmp_path / "run", command=["specexp.run"])
     found = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert found["command"] == ["specexp.run"]
     assert {"torch", "transformers", "specexp"} <= set(found["packages"])
@@ -137,7 +135,7 @@ def test_the_confirmation_takes_the_last_prompts_of_a_set_that_is_too_small_for_
     file = Path(__file__).parents[2] / "experiments/tree_shape.yaml"
     config = load_config(file, [f"--data.prompts={mine}", "--data.max_prompts=15"])
     taken = {
-        stage: [row["index"] for row in build_workload(with_prompts_of(config, stage)).rows()]
+        stage: [row["index"] for row in with_prompts_of(config, stage).workload.rows()]
         for stage in (None, "count_acceptances", "confirm")
     }
     assert taken == {

@@ -17,10 +17,7 @@ from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
-    build_latency,
     build_parts,
-    is_replayed,
-    save_resolved,
 )
 from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, init_options
@@ -65,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_explained(config)
     check_here(config)
-    if not is_replayed(config):
+    if not config.is_replayed:
         plan_recording(config)  # raises its errors before the profile is measured
     if dry_run:
         made = "a profile and a recording, which are made first"
-        if is_replayed(config):
+        if config.is_replayed:
             from specexp.replay.backend import open_replay
 
             open_replay(config)
@@ -80,7 +77,7 @@ def _act(config: Config, dry_run: bool) -> int:
     again = config.invocation
     best = found.settings[0]
     if best.over_now.is_faster:
-        changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
+        changed = {**({"backend": "live"} if config.is_replayed else {}), **best.overrides}
         rerun = experiment_again(again, changed)
         current_result().next = command_line("run", *rerun, why="measures its speedup with models")
     elif config.sweep is not None:
@@ -118,8 +115,8 @@ def run(config: Config) -> Explained:
 
     name = config.name
     folder = config.output / name / "why"
-    save_resolved(config, folder)
-    if not is_replayed(config):
+    config.save(folder)
+    if not config.is_replayed:
         config = _measured(config, folder)
     found = explain(config)
     shown = report(found, config.question or f"Where does {name} lose time?")
@@ -152,7 +149,7 @@ def explain(config: Config) -> Explained:
     from specexp.replay.advice.why_report import NOW, PLAIN, Effect, Explained
     from specexp.replay.backend import open_replay
 
-    latency = build_latency(config)
+    latency = config.latency
     assert latency is not None, "the config check requires latency for a replay"
     backend, data = open_replay(config)
     parts = build_parts(config, backend.draft)

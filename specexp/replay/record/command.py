@@ -27,10 +27,8 @@ from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
-    build_outline,
     build_pair,
     build_parts,
-    build_workload,
     check_rows,
     prompt_errors,
 )
@@ -94,7 +92,7 @@ def _act(
         run(config, shard=shard)
         return 0
     plan = plan_recording(config)
-    pair = build_outline(plan.config)
+    pair = build_pair(plan.config, weights=False)
     check_context(plan.coverage, pair, plan.config.checker)
     load_prompts(plan, pair)
     manifest = _existing(plan, plan.made_of())
@@ -442,7 +440,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     found: dict[str, Prompt] = {}
     for config in plan.prompts.values():
         with prompt_errors(config):
-            workload = build_workload(config)
+            workload = config.workload
             prompts = workload.load(pair.tokenizer)
             check_lengths(prompts, pair, config.generation.max_new_tokens, config.checker)
         for sentence in workload.preparation.chat_template():

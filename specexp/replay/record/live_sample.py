@@ -10,7 +10,7 @@ from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import COUNTS, PromptRecord
-from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_latency, build_parts
+from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_parts
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.parts import Parts
 from specexp.replay.backend import ReplayArm, ReplayBackend
@@ -134,7 +134,7 @@ def _row(
     decoded: Callable[[], None],
 ) -> dict[str, Any]:
     try:
-        latency = build_latency(config)
+        latency = config.latency
     except ConfigError:  # the profile's artifact has not been measured yet
         latency = None
         config = apply_overrides(config, {"latency": None})
