@@ -23,7 +23,6 @@ from specexp.config import (
     arms_of,
     build_analyses,
     build_data,
-    build_engine,
     build_pair,
     build_parts,
     no_room,
@@ -193,7 +192,7 @@ def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] 
         spec = ArmSpec(arm.title, parts=plain, where=where, **shared)
         if arm.reference is not None:
             yield replace(spec, reference=arm.reference, settings=arm.arguments)
-        elif (engine := build_engine(arm.config)) is not None:
+        elif (engine := arm.config.build_engine()) is not None:
             yield replace(spec, engine=engine)
         else:
             execution = None

@@ -28,7 +28,6 @@ from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_s
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     build_pair,
     check_rows,
     missing_engine,
@@ -81,7 +80,7 @@ def against_itself(config: Config) -> Config:
         "analyses": [],
         "sweep": None,
     }
-    return apply_overrides(config, changed, A_A)
+    return config.with_overrides(changed, A_A)
 
 
 def _act(

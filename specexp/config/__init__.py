@@ -3,7 +3,6 @@
 from specexp.config.build import (
     build_analyses as build_analyses,
     build_data as build_data,
-    build_engine as build_engine,
     build_pair as build_pair,
     build_parts as build_parts,
     check_rows as check_rows,
@@ -13,8 +12,6 @@ from specexp.config.build import (
 )
 from specexp.config.config import (
     Config as Config,
-    apply_overrides as apply_overrides,
-    has_key as has_key,
 )
 from specexp.config.layers import CommandError as CommandError, ConfigError as ConfigError
 from specexp.config.load import ComposedArm as ComposedArm, arms_of as arms_of, load_config as load_config

@@ -121,28 +121,9 @@ def _prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     return ConfigError(f"{error} (data.prompts, {config.source_of(('data', 'prompts'))})")
 
 
-def build_engine(config: Config) -> Any:
-    """Return an unstarted :class:`~specexp.engines.engine.ForeignEngine`, or None if specexp's own loop decodes.
-
-    Engines do not support sampling, groups of sequences, modelled times or specexp's own parts.
-    """
-    if config.get("engine") is None:
-        return None
-    where = f"{config.source_of(('engine',))}: engine: "
-    verifier = config.verifier
-    if verifier.noise_temperature != 0 or not verifier.lossless:
-        raise ConfigError(
-            f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
-        )
-    for section in ("drafter", "builder", "execution", "latency"):
-        if config.get(section) is not None:
-            raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
-    return config.section("engine")
-
-
 def missing_engine(config: Config) -> str:
     """Return in a sentence that this machine lacks the engine or a file of it; empty if not, or if there is none."""
-    engine = build_engine(config)
+    engine = config.build_engine()
     why = "" if engine is None else engine.lacks()
     return why and f"{config.source_of(('engine',))}: engine: {type(engine).__name__} {why}, so it cannot start."
 

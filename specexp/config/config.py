@@ -50,7 +50,7 @@ def _part(name: str) -> Any:
 
 
 class Config:
-    """A checked, immutable configuration. :func:`load_config` and :func:`apply_overrides` create new ones.
+    """A checked, immutable configuration. :func:`load_config` and :meth:`with_overrides` create new ones.
 
     Args:
         checked: A checked configuration from which all sections except ``sections`` are taken.
@@ -155,6 +155,24 @@ class Config:
         executions = (self._values["execution"], *((arm or {}).get("execution") for arm in arms))
         return any(one is not None for one in executions) or self.task_items is not None
 
+    def build_engine(self) -> Any:
+        """Return an unstarted :class:`~specexp.engines.engine.ForeignEngine`, or None if specexp's own loop decodes.
+
+        Engines do not support sampling, groups of sequences, modelled times or specexp's own parts.
+        """
+        if self._values["engine"] is None:
+            return None
+        where = f"{self.source_of(('engine',))}: engine: "
+        verifier = self.verifier
+        if verifier.noise_temperature != 0 or not verifier.lossless:
+            raise ConfigError(
+                f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
+            )
+        for section in ("drafter", "builder", "execution", "latency"):
+            if self._values[section] is not None:
+                raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
+        return self.section("engine")
+
     @cached_property
     def output(self) -> Path:
         """The folder of the results of all runs."""
@@ -210,6 +228,23 @@ class Config:
                     path.rmdir()
             raise unwritable(self, target, error) from error
 
+    def with_overrides(self, overrides: Mapping[str, Any], source: str | SourceOf = "override") -> Config:
+        """Return a configuration with overrides applied and checked. This one is not changed.
+
+        Args:
+            overrides: Values by dotted key. A mapping with a different ``class_path`` replaces the part; other mappings
+                are merged. A ``name`` alongside ``class_path`` (the label of a choice) is ignored.
+            source: Origin of the values for error messages, or a function that returns the origin of a key.
+        """
+        if not overrides:
+            return self
+        layers = self.layers.copy()
+        for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
+            if isinstance(value, Mapping) and "class_path" in value:
+                value = {key: inner for key, inner in value.items() if key != "name"}
+            layers.set(dotted, value, source)
+        return Config(layers, self.file, self, {dotted.partition(".")[0] for dotted in overrides})
+
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
         """Return the value at a dotted key, e.g. ``builder.init_args.nodes``."""
         here: Any = self._values
@@ -225,6 +260,10 @@ class Config:
                 raise ConfigError(f"{self.file}: {dotted!r} does not exist{hint}")
         return copied(here)
 
+    def has(self, dotted: str) -> bool:
+        """Return whether a dotted key exists for the configured classes."""
+        return self.get(dotted, _ABSENT) is not _ABSENT
+
     def keys(self) -> list[str]:
         """Return all dotted keys that exist for the configured classes."""
         others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
@@ -232,32 +271,9 @@ class Config:
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
 
 
-def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override") -> Config:
-    """Return a configuration with overrides applied and checked. ``config`` itself is not changed.
-
-    Args:
-        overrides: Values by dotted key. A mapping with a different ``class_path`` replaces the part; other mappings
-            are merged. A ``name`` alongside ``class_path`` (the label of a choice) is ignored.
-        source: Origin of the values for error messages, or a function that returns the origin of a key.
-    """
-    if not overrides:
-        return config
-    layers = config.layers.copy()
-    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
-        if isinstance(value, Mapping) and "class_path" in value:
-            value = {key: inner for key, inner in value.items() if key != "name"}
-        layers.set(dotted, value, source)
-    return Config(layers, config.file, config, {dotted.partition(".")[0] for dotted in overrides})
-
-
-def has_key(config: Config, dotted: str) -> bool:
-    """Return whether a dotted key exists for the configured classes."""
-    return config.get(dotted, _ABSENT) is not _ABSENT
-
-
 def check_key(config: Config, dotted: str, source: str | None = None) -> None:
     """Raise a ConfigError if a dotted key does not exist for the configured classes."""
-    if not has_key(config, dotted):
+    if not config.has(dotted):
         hint = did_you_mean(dotted, config.keys())
         raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
 

@@ -19,13 +19,10 @@ from specexp.config import (
     CommandError,
     Config,
     ConfigError,
-    apply_overrides,
     build_data,
-    build_engine,
     build_pair,
     build_parts,
     check_rows,
-    has_key,
     prompt_errors,
 )
 from specexp.config.layers import PARTS
@@ -152,7 +149,7 @@ class StudyConfig:
         }
         found = self._with_overrides(parts)
         # A setting that the engine leaves unset belongs to another way of drafting, so it does not apply.
-        return found.get(key, None) is not None if section == "engine" else has_key(found, key)
+        return found.get(key, None) is not None if section == "engine" else found.has(key)
 
     def compose(self, overrides: Mapping[str, Any], draft: Any) -> Composition:
         """Return a candidate's composition; raises ConfigError if its parts do not fit together.
@@ -160,7 +157,7 @@ class StudyConfig:
         ``draft`` is the pair's draft model, or a recording of it.
         """
         config = self._with_overrides(overrides)
-        engine = build_engine(config) if self.of_engine else None
+        engine = config.build_engine() if self.of_engine else None
         parts = self.plain_parts if self.of_engine else build_parts(config, draft)
         execution = None
         if self.multi_sequence:
@@ -175,7 +172,7 @@ class StudyConfig:
     @property
     def engine(self) -> Any:
         """The file's own engine, new and unstarted; None if our loop decodes."""
-        return build_engine(self._config)
+        return self._config.build_engine()
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -196,7 +193,7 @@ class StudyConfig:
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
-        return apply_overrides(self._config, filled, source)
+        return self._config.with_overrides(filled, source)
 
     def drawn(self) -> Iterator[dict[str, Any]]:
         """Yield a few draws of the user's function; raises ConfigError if it fails or its settings are wrong."""

@@ -30,7 +30,6 @@ from specexp.config import (
     ComposedArm,
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
     build_pair,
     build_parts,
@@ -109,7 +108,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
     titles += [name for name in config.get("baselines") or () if name != PLAIN]
-    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
+    return Config(layers, config.file).with_overrides(overrides, "specexp.verify"), titles
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:

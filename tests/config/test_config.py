@@ -9,7 +9,6 @@ from specexp.builders import Chain, ParametricTree
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
     build_parts,
     load_config,
@@ -29,19 +28,19 @@ def test_later_wins_and_mappings_merge(write):
 
 
 def test_another_class_replaces_the_same_class_merges(composition):
-    merged = apply_overrides(composition, {"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}})
+    merged = composition.with_overrides({"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}})
     assert merged.get("builder.init_args.nodes") == 16
     assert merged.get("builder.init_args.depth") == 3
     spelled_out = {"class_path": "specexp.builders.ParametricTree", "init_args": {"depth": 3}}
-    assert apply_overrides(composition, {"builder": spelled_out}).get("builder.init_args.nodes") == 16
-    chain = apply_overrides(composition, {"builder.class_path": "Chain"})
+    assert composition.with_overrides({"builder": spelled_out}).get("builder.init_args.nodes") == 16
+    chain = composition.with_overrides({"builder.class_path": "Chain"})
     assert chain.get("builder") == {"class_path": "Chain", "init_args": {"length": 4, "candidates": "top-k"}}
     assert composition.get("builder.class_path") == "ParametricTree"
 
 
 def test_whole_parts_are_applied_before_the_keys_inside(composition):
     chain = {"name": "chain", "class_path": "Chain"}
-    chosen = apply_overrides(composition, {"builder.init_args.length": 6, "builder": chain})
+    chosen = composition.with_overrides({"builder.init_args.length": 6, "builder": chain})
     assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6, "candidates": "top-k"}}
 
 
@@ -175,6 +174,6 @@ def test_checking_the_touched_sections_alone_is_checking_the_file(write, overrid
     )
     config = load_config(write(text))
     before = config.to_dict()
-    changed = apply_overrides(config, overrides)
+    changed = config.with_overrides(overrides)
     assert changed.to_dict() == Config(changed.layers, changed.file).to_dict() != before
     assert config.to_dict() == before == Config(config.layers, config.file).to_dict()

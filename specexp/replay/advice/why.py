@@ -16,7 +16,6 @@ from specexp.base.messages import first_line
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     build_parts,
 )
 from specexp.config.command import check_here, current_result, run_command
@@ -136,7 +135,7 @@ def _measured(config: Config, folder: Path) -> Config:
             raise ConfigError(f"python {' '.join(words)} failed with exit code {done.returncode}")
     latency = {"artifact": str(profile / "best")}
     overrides = {"backend": "replay", "recording": str(recording), "latency": latency, "sweep": None}
-    return apply_overrides(config, overrides, "why")
+    return config.with_overrides(overrides, "why")
 
 
 def explain(config: Config) -> Explained:
@@ -156,7 +155,7 @@ def explain(config: Config) -> Explained:
     label = parts.label
 
     def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
-        changed = apply_overrides(config, dict(change.overrides), "why")
+        changed = config.with_overrides(dict(change.overrides), "why")
         spec = ArmSpec(name, config.generation, build_parts(changed, backend.draft), latency=change.latency)
         arm = make_arm(spec, backend)
         arm.reset()

@@ -26,7 +26,6 @@ from specexp.config import (
     CommandError,
     Config,
     ConfigError,
-    apply_overrides,
     build_pair,
     build_parts,
     check_rows,
@@ -297,7 +296,7 @@ class RecordingJob:
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
         # A recording depends neither on the controller nor on a latency profile.
-        without = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
+        without = config.with_overrides({"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
         drafter = build_parts(without, source).drafter
         model = self.pair.target_runtime()
         if drafter is not None:

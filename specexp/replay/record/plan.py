@@ -13,7 +13,6 @@ from specexp.bench.arm import describe
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
 )
 from specexp.config.check import Checker, contracts_in
@@ -117,12 +116,12 @@ def plan_recording(config: Config) -> RecordingPlan:
         covered_by = [(config.get("builder") if learns(drafter) else None) or _DEFAULT]
     if not covered_by:
         raise refusal(config.checker, "coverage", "must have at least one builder, got an empty list")
-    config = apply_overrides(config, {"record.coverage": covered_by}, config.source_of(("record", "coverage")))
+    config = config.with_overrides({"record.coverage": covered_by}, config.source_of(("record", "coverage")))
     covered_by = config.get("record")["coverage"]
     overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
     if (added or drafter is not None) and config.get("builder") is None:
         overrides["builder"] = covered_by[-1]
-    config = apply_overrides(config, overrides, config.file)
+    config = config.with_overrides(overrides, config.file)
     drafter = config.drafter
     coverage: list[TreeBuilder] = list(config.record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
@@ -182,7 +181,7 @@ def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
     section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
     if settings["temperature"]:
         section = {"class_path": "KeyedSampling", "init_args": dict(settings)}
-    return apply_overrides(config, {"verifier": section}, config.file).verifier, section
+    return config.with_overrides({"verifier": section}, config.file).verifier, section
 
 
 def _check_coverage(
