@@ -132,7 +132,7 @@ class Config:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the experiment replays a recording instead of running the models."""
+        """True if the experiment replays a recording instead of running the models."""
         return bool(self._values["backend"] == "replay")
 
     @property
@@ -150,7 +150,7 @@ class Config:
 
     @property
     def is_multi_sequence(self) -> bool:
-        """Whether several sequences are decoded per prompt. If one arm decodes several, all arms do."""
+        """True if several sequences are decoded per prompt. If one arm decodes several, all arms do."""
         arms = self._values["arms"].values()
         executions = (self._values["execution"], *((arm or {}).get("execution") for arm in arms))
         return any(one is not None for one in executions) or self.task_items is not None
@@ -190,7 +190,7 @@ class Config:
 
     @property
     def invocation(self) -> Invocation:
-        """What a later command must name to use this experiment."""
+        """The file, options and models that a later command must name to use this experiment."""
         searched = ("sweep.space", "sweep.enqueue")
         packages = packages_in([self.get(section, None) for section in (*PARTS, "execution", *searched)])
         measured_by = "run" if self._values["sweep"] is None else "sweep"
@@ -269,13 +269,6 @@ class Config:
         others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
-
-
-def check_key(config: Config, dotted: str, source: str | None = None) -> None:
-    """Raise a ConfigError if a dotted key does not exist for the configured classes."""
-    if not config.has(dotted):
-        hint = did_you_mean(dotted, config.keys())
-        raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
 
 
 def _keys_in(value: Any, at: Key) -> Iterator[Key]:

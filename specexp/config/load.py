@@ -20,7 +20,7 @@ from specexp.config.build import (
     prompt_errors,
 )
 from specexp.config.check import find_part
-from specexp.config.config import Config, check_key
+from specexp.config.config import Config
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
@@ -167,7 +167,9 @@ def _check_arms(config: Config) -> None:
             own = composed = _compose_arm(config, name, {})
             _preload(own, name, arm)
             for key, values in (arm.get("grid") or {}).items():
-                check_key(own, key, f"{where}.grid")
+                if not own.has(key):
+                    hint = did_you_mean(key, own.keys())
+                    raise ConfigError(f"{where}.grid: {key!r} does not exist in this composition{hint}")
                 if not values:
                     raise ConfigError(f"{where}.grid.{key} must have at least one value, got []")
                 for value in values:

@@ -32,7 +32,7 @@ def command_line(name: str, *words: object, why: str = "") -> str:
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a later command must name to use the same experiment."""
+    """The file, options and models that a later command must name to use the same experiment."""
 
     file: str
     typed: Sequence[tuple[str, Any]]  # the command-line overrides, as pairs of dotted key and value

@@ -96,6 +96,7 @@ class StudyConfig:
     """The settings of an experiment with a ``sweep`` section. A candidate is its composition with some overrides.
 
     Attributes:
+        acceptance_counts: The file to which the study first writes its counts; None if it does not count any.
         values: All values of the resolved file, with passwords masked, to be stored with results.
         specs: The specifications of the file's own parts and engine, by section.
         replayed: Whether a recording replaces the models.
@@ -109,6 +110,7 @@ class StudyConfig:
         self.name = config.name
         self.question = config.question
         self.folder = config.output / config.name
+        self.acceptance_counts = self.folder / COUNTS if self.sweep.count_acceptances else None
         self.pair = config.pair
         self.generation = config.generation
         self.tracking = config.tracking
@@ -126,11 +128,6 @@ class StudyConfig:
     def clock(self) -> str:
         """The device on which seconds are measured, or ``a recording`` for a replay."""
         return "a recording" if self.replayed else device_name(self.pair.device)
-
-    @cached_property
-    def acceptance_counts(self) -> Path | None:
-        """The file to which the study first writes its acceptance counts; None if it does not count any."""
-        return self.folder / COUNTS if self.sweep.count_acceptances else None
 
     @cached_property
     def multi_sequence(self) -> bool:
@@ -237,10 +234,7 @@ class StudyConfig:
 
     @property
     def live_latency(self) -> LatencyProfile | None:
-        """The profile that models the seconds of a replay's live confirmation; None if they are measured.
-
-        If the profile's source is ``measured``, live seconds are measured too. Otherwise the profile times live steps.
-        """
+        """The profile that models the seconds of a replay's live steps; None if they are measured, as its own were."""
         profile = self.latency
         modelled = profile is not None and profile.modelled and profile.source != "measured"
         return profile if modelled else None
@@ -251,7 +245,7 @@ class StudyConfig:
 
     def solver(self, pair: ModelPair) -> Solver | None:
         """Return what solves the task items of all stages. It has no problems if prompts do not belong to a task."""
-        tasks = filter(None, self._of_stages(lambda staged: staged.task_items))
+        tasks = [items for items in self._of_stages(lambda staged: staged.task_items) if items is not None]
         return solver_of(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
 
     def data_of(self, stage: str | None) -> Any:

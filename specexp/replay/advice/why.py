@@ -74,17 +74,15 @@ def _act(config: Config, dry_run: bool) -> int:
         return 0
     found = run(config)
     again = config.invocation
+    result = current_result()
     best = found.settings[0]
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if config.is_replayed else {}), **best.overrides}
-        rerun = experiment_again(again, changed)
-        current_result().next = command_line("run", *rerun, why="measures its speedup with models")
+        result.next = command_line("run", *experiment_again(again, changed), why="measures its speedup with models")
     elif config.sweep is not None:
-        current_result().next = command_line("sweep", *experiment_again(again), why="searches more settings")
+        result.next = command_line("sweep", *experiment_again(again), why="searches more settings")
     else:
-        current_result().next = command_line(
-            "init", "my-study", *init_options(again.pair), why="searches more settings"
-        )
+        result.next = command_line("init", "my-study", *init_options(again.pair), why="searches more settings")
     return 0
 
 
