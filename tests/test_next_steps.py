@@ -165,9 +165,9 @@ def test_a_sweep_over_a_drafter_of_another_package_names_it(experiment):
     choices = [{"name": "a", "class_path": "verify.test_verify.Failing"}]
     space = {"drafter": {"type": "categorical", "choices": choices}}
     config = load_config(experiment(sweep={"space": space, "n_trials": 1, "confirm": None}))
-    assert trust_options(config) == ["--trust", "verify"]
-    assert artifact_again(config, "a/best") == {"artifact": "a/best", "trust": "verify"}
-    assert trust_options(load_config(experiment())) == []
+    assert trust_options(config.invocation) == ["--trust", "verify"]
+    assert artifact_again(config.invocation, "a/best") == {"artifact": "a/best", "trust": "verify"}
+    assert trust_options(load_config(experiment()).invocation) == []
 
 
 def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, experiment, study_model):
@@ -200,7 +200,7 @@ def test_a_run_of_an_artifact_that_cannot_tell_is_followed_by_more_prompts(exper
 def test_more_prompts_are_proposed_only_if_they_would_tell(experiment):
     from specexp.config.next_step import more_prompts
 
-    more = partial(more_prompts, load_config(experiment()), "run", "data.max_prompts")
+    more = partial(more_prompts, load_config(experiment()).invocation, "run", "data.max_prompts")
     assert more(None, exhausted=False) == {}
     assert more(20, exhausted=True) == {"measure more prompts": "add prompts to the set: all of it is used"}
     (line,) = more(20, exhausted=False).values()

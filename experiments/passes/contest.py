@@ -33,7 +33,7 @@ from specexp.base.messages import first_line
 from specexp.bench.experiment import arm_specs, load_prompts, use_threads
 from specexp.bench.live import LiveBackend
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import Config, ConfigError, build_pair, save_resolved
+from specexp.config import Config, ConfigError, build_pair
 from specexp.config.command import fail, run_command
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
@@ -84,7 +84,7 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
 
     with TemporaryDirectory(prefix="specexp-") as files:
         contest = contest_of(config, pair, names, text_of(prompts, max(section.prefixes)), Path(files), tell)
-        save_resolved(config, folder)
+        config.save(folder)
         samples = [one for timed in contest.backends for one in timed.passes.values()]
         arms = [arm for timed in contest.backends for arm in timed.arms]
         measure(section, config.generation.seed, samples, [*arms, *contest.loops], prompts, tell)

@@ -23,15 +23,8 @@ from specexp.config import (
     arms_of,
     build_analyses,
     build_data,
-    build_engine,
-    build_execution,
-    build_latency,
-    build_outline,
+    build_pair,
     build_parts,
-    build_reasoning,
-    build_task_items,
-    build_verifier,
-    is_multi_sequence,
     no_room,
     prompt_errors,
 )
@@ -81,8 +74,8 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     """
     _check_published(config.published, config.checker)
     composed = arms_of(config)
-    several = is_multi_sequence(config)
-    verifier = build_verifier(config)
+    several = config.is_multi_sequence
+    verifier = config.verifier
     data = config.get("data")
     for number, analysis in enumerate(build_analyses(config)):
         if analysis.watches_steps is several:
@@ -124,7 +117,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 def baselines_of(config: Config) -> list[str]:
     """Return the names of the arms that others are compared with. Raises ConfigError if one of them cannot be run."""
     given = config.baselines
-    verifier = build_verifier(config)
+    verifier = config.verifier
     follows = can_follow(verifier)
     if given is None:
         foreign = runs_in_llama_cpp(config.pair.target, config.pair.mode)
@@ -151,12 +144,12 @@ def solver_of(config: Config, pair: ModelPair, problems: Mapping[str, Problem] |
     """
     from specexp.bench.execution_arm import Solver
 
-    if not is_multi_sequence(config) and problems is None:
+    if not config.is_multi_sequence and problems is None:
         return None
     generation = config.generation
-    reasoning = build_reasoning(config)
+    reasoning = config.reasoning
     data = config.get("data")
-    if problems is None and (tasks := build_task_items(config)) is not None:
+    if problems is None and (tasks := config.task_items) is not None:
         problems = tasks.problems
     return Solver(
         reasoning.search,
@@ -184,11 +177,11 @@ def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] 
     from specexp.scheduling import Serial, SerialSpeculative
 
     composed = check_experiment(config) if composed is None else composed
-    several = is_multi_sequence(config)
+    several = config.is_multi_sequence
     shared: dict[str, Any] = {"generation": config.generation}
     if not several:
-        shared["latency"] = build_latency(config)
-    plain = Parts(verifier=build_verifier(config))
+        shared["latency"] = config.latency
+    plain = Parts(verifier=config.verifier)
     yield ArmSpec(PLAIN, parts=plain, execution=Serial() if several else None, **shared)
     if EAGER in baselines_of(config) and not several:
         yield ArmSpec(EAGER, parts=plain, reference=EAGER, **shared)
@@ -199,13 +192,13 @@ def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] 
         spec = ArmSpec(arm.title, parts=plain, where=where, **shared)
         if arm.reference is not None:
             yield replace(spec, reference=arm.reference, settings=arm.arguments)
-        elif (engine := build_engine(arm.config)) is not None:
+        elif (engine := arm.config.build_engine()) is not None:
             yield replace(spec, engine=engine)
         else:
             execution = None
             if several:
                 default = Serial() if arm.config.get("drafter") is None else SerialSpeculative()
-                execution = build_execution(arm.config) or default
+                execution = arm.config.execution or default
             with errors_at(where):
                 parts = build_parts(arm.config, backend.draft)
             yield replace(spec, parts=parts, execution=execution, preload=_preload_of(arm, backend))
@@ -279,8 +272,8 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
     """Raise ConfigError if a prompt and its answers do not fit in the target's context."""
     # the later prompts of an item depend on earlier answers
-    known = prompts if build_task_items(config) is None else ()
-    check_lengths(known, pair, config.generation.max_new_tokens, config.checker, one_turn=is_multi_sequence(config))
+    known = prompts if config.task_items is None else ()
+    check_lengths(known, pair, config.generation.max_new_tokens, config.checker, one_turn=config.is_multi_sequence)
 
 
 def check_lengths(
@@ -334,10 +327,10 @@ def rehearse(config: Config) -> LiveBackend:
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer
 
-    check_tasks(build_task_items(config), config.checker)
+    check_tasks(config.task_items, config.checker)
     if given := config.get("trainer"):  # importing Lightning takes seconds
         build_trainer(given, config.checker)
-    pair = build_outline(config)
+    pair = build_pair(config, weights=False)
     prompts = load_prompts(config, pair).prompts
     backend = LiveBackend(pair, solver_of(config, pair))
     arms = []

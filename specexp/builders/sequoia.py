@@ -25,7 +25,7 @@ _NEGLIGIBLE = 1e-12  # smaller values would be rounded away when added to the ro
 
 
 class Sequoia(StaticTree):
-    """The tree with the most expected tokens per step for a positional acceptance vector, or a given growmap.
+    """The tree with the most expected tokens per step for a positional acceptance vector.
 
     The vector has ``W + 1`` entries: the probability that the first, second, ... ``W``-th child tried below a visited
     node is the accepted one, then the probability that none is. It depends on target, draft, verifier and
@@ -39,10 +39,9 @@ class Sequoia(StaticTree):
     The speedup may be below 1 if no tree pays off. :attr:`max_nodes` is the chosen number of nodes.
 
     Args:
-        budget: maximum number of nodes; ignored with a growmap.
         acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration, also the path to a JSON file
             ``{"acceptance": [...]}``.
-        growmap: rank paths to use unchanged; in a configuration, the path to a JSON growmap of Sequoia or UMbreLLa.
+        budget: maximum number of nodes.
         max_depth: maximum depth.
         max_width: maximum number of children per node; None allows ``W``.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
@@ -52,9 +51,8 @@ class Sequoia(StaticTree):
         buckets: whether a pass takes the time of the next larger pair, as if passes are padded to fixed sizes.
 
     Raises:
-        ValueError: ``acceptance`` and ``growmap`` are both given or both missing; the vector's probabilities do not sum
-            to 1 within 0.001, or accept no child; only one of the times is given, or one is invalid; or a growmap is
-            given with limits or times.
+        ValueError: the vector's probabilities do not sum to 1 within 0.001, or accept no child; or only one of the
+            times is given, or one is invalid.
 
     Example:
         >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
@@ -65,9 +63,8 @@ class Sequoia(StaticTree):
 
     def __init__(
         self,
+        acceptance: Annotated[list[Probability], Reference("acceptance-vector")],
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
-        acceptance: Annotated[list[Probability], Reference("acceptance-vector")] | None = None,
-        growmap: Annotated[list[list[int]], Reference("static-tree")] | None = None,
         max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
         max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
         candidates: Selection = "drawn",
@@ -75,28 +72,15 @@ class Sequoia(StaticTree):
         draft_ms: Annotated[float, Field(ge=0)] | None = None,
         buckets: bool = False,
     ) -> None:
-        if (acceptance is None) == (growmap is None):
-            given = "neither" if growmap is None else "both"
-            raise ValueError(f"Sequoia must have exactly one of acceptance and growmap, got {given}")
         if (target_ms is None) != (draft_ms is None):
             raise ValueError("Sequoia must have both target_ms and draft_ms, or neither, got one of them")
-        # estimated from the acceptance vector, with the bonus token; None for a growmap
-        self.expected_tokens_per_step: float | None = None
         self.predicted_speedup: float | None = None  # over plain decoding, by the given times; None without times
-        if growmap is not None:
-            if any(limit is not None for limit in (max_depth, max_width, target_ms)):
-                raise ValueError(
-                    "Sequoia takes a growmap as it is: leave out max_depth, max_width, target_ms and draft_ms, or "
-                    "give acceptance instead of growmap"
-                )
-            super().__init__(growmap, candidates=candidates)
-            return
-        trees = best_trees(_accepted(acceptance or (), min(budget, max_width or budget)), budget)
+        trees = best_trees(_accepted(acceptance, min(budget, max_width or budget)), budget)
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
             pass_ms = _target_times(target_ms, budget, buckets)
             nodes, depth, self.predicted_speedup = _fastest(trees, depth, pass_ms, draft_ms)
-        self.expected_tokens_per_step = float(trees.values(depth)[nodes])
+        self.expected_tokens_per_step = float(trees.values(depth)[nodes])  # by the vector, with the bonus token
         super().__init__([list(path) for path in trees.paths(nodes, depth)], candidates=candidates)
 
 

@@ -28,14 +28,9 @@ from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_s
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     build_pair,
-    build_task_items,
     check_rows,
-    is_multi_sequence,
-    is_replayed,
     missing_engine,
-    save_resolved,
 )
 from specexp.config.command import check_here, fail
 from specexp.config.config import unwritable
@@ -85,7 +80,7 @@ def against_itself(config: Config) -> Config:
         "analyses": [],
         "sweep": None,
     }
-    return apply_overrides(config, changed, A_A)
+    return config.with_overrides(changed, A_A)
 
 
 def _act(
@@ -96,7 +91,7 @@ def _act(
     typed: Sequence[str],
     again: bool,
 ) -> int:
-    if again and (cluster is not None or shard is not None or is_replayed(config)):
+    if again and (cluster is not None or shard is not None or config.is_replayed):
         raise ConfigError(f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay")
     config = against_itself(config) if again else config
     if config.get("what_if") is not None:
@@ -106,7 +101,7 @@ def _act(
     if kind is not None and kind not in FIGURES:
         raise config.checker.error(("figure",), f" must be one of {', '.join(FIGURES)}, got {kind!r}")
     check_here(config)
-    if not is_replayed(config):
+    if not config.is_replayed:
         check_rows(config)
     folder = config.output / config.name
     check_run_folder(folder, config.checker)
@@ -143,7 +138,7 @@ def _rehearse(config: Config) -> None:
     """Perform a dry run: everything up to decoding, without weights. Raises the same errors as :func:`run`."""
     from specexp.bench import experiment
 
-    if not is_replayed(config):
+    if not config.is_replayed:
         experiment.rehearse(config)
         return
     from specexp.replay.backend import open_replay
@@ -176,7 +171,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
             held.enter_context(sole_writer(folder))
         if sentence := replaced_results(config.to_dict(), folder):
             print(sentence, file=sys.stderr)
-        save_resolved(config, folder)
+        config.save(folder)
         if shards := shards_in(folder):  # decoded by several workers, of which this process is the last
             records = _gathered(config, folder, shards)
         else:
@@ -198,11 +193,11 @@ def _opened(
     """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts, solver_of
 
-    check_tasks(build_task_items(config), config.checker)
+    check_tasks(config.task_items, config.checker)
     trainer = build_trainer(config.get("trainer"), config.checker)
     backend: Backend
     live: ServedBackend | None = None
-    if is_replayed(config):
+    if config.is_replayed:
         from specexp.replay.backend import open_replay
 
         backend, data = open_replay(config)
@@ -259,7 +254,7 @@ def _decode(
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
         earlier.unlink(missing_ok=True)
     # a group decodes all samples of a prompt at once; a task item has its own sequences
-    one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
+    one_by_one = not config.is_multi_sequence or config.task_items is not None
     module = EvaluationModule(
         experiment.arms,
         records_path=path,
@@ -286,14 +281,14 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         arms = [arm for arm in experiment.arms if isinstance(arm, LearningArm) and arm.parts.keeps_learning]
         why = [f"arm {arm.name!r} learns from prompt to prompt" for arm in arms]
         why += [f"{type(analysis).__name__} needs all prompts" for analysis in experiment.analyses]
-        why += ["several sequences are decoded for a prompt"] if is_multi_sequence(config) else []
+        why += ["several sequences are decoded for a prompt"] if config.is_multi_sequence else []
         if why:
             raise ConfigError(f"{config.file}: {why[0]}, so it cannot be split into shards: run it on one machine")
         data.keep(shard.of(data.prompts))
         rendered = data.digest
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
-    place = "" if is_replayed(config) else device_name(config.pair.device)
+    place = "" if config.is_replayed else device_name(config.pair.device)
     atomic_write(folder / WHOLE, f"{digest_of(config.to_dict())} {rendered} {place}")
     return backend.pair
 

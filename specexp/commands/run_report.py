@@ -17,7 +17,7 @@ from specexp.bench.metrics import figures_of
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of, verdict_sentence
-from specexp.config import Config, arms_of, build_builder, is_replayed
+from specexp.config import Config, arms_of
 from specexp.config.layers import PARTS
 from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options, more_prompts
 from specexp.data import LoadedPrompts
@@ -87,16 +87,17 @@ def report(
     least = config.least_gain
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
-    artifact = artifact_again(config, config.artifact) if config.artifact else None
+    again = config.invocation
+    artifact = artifact_again(again, again.artifact) if again.artifact else None
     steps = {
-        "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
-        "find the best setting": command_line("init", "my-study", *init_options(config)),
+        "prove that the output is unchanged": command_line("verify", *experiment_again(again, artifact)),
+        "find the best setting": command_line("init", "my-study", *init_options(config.pair)),
     }
     if ranked and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL:
         needed = prompts_needed(ranked[0][1], least)
         needed = needed and max(needed, data.workload.max_prompts or 0)  # some of the file's prompts may have failed
         exhausted = data.workload.exhausted
-        steps = more_prompts(config, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
+        steps = more_prompts(again, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
     of_kinds = (
         kinds_sentence(records, name, name, baselines[0], least, among(arm_names(records), baselines[0]))
         for name in names[:1]
@@ -124,7 +125,7 @@ def report(
 
 def _title(config: Config, paper: str = "") -> str:
     question: str = config.question or config.name
-    return question + paper + (", replayed" if is_replayed(config) else "")
+    return question + paper + (", replayed" if config.is_replayed else "")
 
 
 def answer_of(records: Sequence[PromptRecord], baseline: str, least_gain: float) -> str:
@@ -201,7 +202,7 @@ def curves_of(config: Config) -> list[Curve]:
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             axis = [float(value) for value in values]
         elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
-            axis = [float(build_builder(point.config).max_nodes) for point in points]
+            axis = [float(point.config.builder.max_nodes) for point in points]
         else:
             continue
         titles = [(value, point.title) for value, point in zip(axis, points, strict=True)]

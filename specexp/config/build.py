@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from operator import methodcaller
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import counted, first_line, restated
-from specexp.config.config import Config, is_replayed, recording_folder
+from specexp.config.config import Config
 from specexp.config.layers import PARTS, ConfigError
 from specexp.core.parts import Parts, check_composition
 from specexp.models.sources import sources_of, stated_context
@@ -19,28 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.config.check import Checker
-    from specexp.config.schema import Reasoning
-    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.latency import LatencyProfile
-    from specexp.data import LoadedPrompts, PromptSetError, TaskItems, Workload
+    from specexp.data import LoadedPrompts, PromptSetError
     from specexp.drafters.draft_source import DraftSource
     from specexp.models.pair import ModelPair
-    from specexp.scheduling import Execution
-
-
-build_drafter: Callable[[Config], Drafter | None] = methodcaller("section", "drafter")
-"""Return a new drafter that is not yet connected to a draft model; None for plain decoding."""
-build_controller: Callable[[Config], Controller | None] = methodcaller("section", "controller")
-"""Return a new controller, or None if only the builder limits the draft."""
-build_builder: Callable[[Config], TreeBuilder] = methodcaller("section", "builder")
-build_verifier: Callable[[Config], Verifier] = methodcaller("section", "verifier")
-build_workload: Callable[[Config], Workload] = methodcaller("section", "data")
-"""Return the workload, i.e. the prompts to decode. Their files are not read yet."""
-build_execution: Callable[[Config], Execution | None] = methodcaller("section", "execution")
-"""Return the strategy for decoding several sequences per prompt, or None if each prompt has one."""
-build_reasoning: Callable[[Config], Reasoning] = methodcaller("section", "reasoning")
-build_latency: Callable[[Config], LatencyProfile | None] = methodcaller("section", "latency")
-"""Return the latency profile, or None if seconds are measured."""
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:
@@ -49,14 +30,14 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
     Args:
         draft: The pair's draft model, or a recording of it, for a drafter that needs one.
     """
-    parts = _composed(config, build_latency)
+    parts = _composed(config, attrgetter("latency"))
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
         except ValueError as error:
             why = first_line(error)
-            if draft is None and is_replayed(config):
-                why = f"it needs a draft model, but {recording_folder(config)} has none: record with this drafter"
+            if draft is None and config.is_replayed:
+                why = f"it needs a draft model, but {config.recording_folder} has none: record with this drafter"
             raise config.checker.error(("drafter",), f": {why}") from error
     return parts
 
@@ -81,15 +62,11 @@ def build_pair(config: Config, weights: bool = True) -> ModelPair:
     return pair
 
 
-build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False)
-"""Return the models without weights, built from their configurations."""
-
-
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedPrompts:
     """Return the prompts of an experiment. Their files are read on first access."""
     from specexp.data import LoadedPrompts
 
-    return LoadedPrompts(build_workload(config), tokenizer)
+    return LoadedPrompts(config.workload, tokenizer)
 
 
 def check_rows(config: Config) -> str:
@@ -100,7 +77,7 @@ def check_rows(config: Config) -> str:
     limit = stated_context(sources_of(config.pair.target)[0])
     if limit is not None and config.generation.max_new_tokens > limit:
         raise no_room(config.checker, config.generation.max_new_tokens, limit)
-    workload = build_workload(config)
+    workload = config.workload
     with prompt_errors(config):
         found = len(workload.rows())
     if workload.max_prompts is None or found >= workload.max_prompts:
@@ -130,7 +107,7 @@ def _prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
-        rows = counted(len(build_workload(config).prompts.first(None)), "prompt")
+        rows = counted(len(config.workload.prompts.first(None)), "prompt")
         searched = config.get("data.offset")
         return ConfigError(
             f"{config.file}: {stage}: no prompts are left of {rows} after the {searched} of the search: set a lower "
@@ -144,45 +121,11 @@ def _prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     return ConfigError(f"{error} (data.prompts, {config.source_of(('data', 'prompts'))})")
 
 
-def build_engine(config: Config) -> Any:
-    """Return an unstarted :class:`~specexp.engines.engine.ForeignEngine`, or None if specexp's own loop decodes.
-
-    Engines do not support sampling, groups of sequences, modelled times or specexp's own parts.
-    """
-    if config.get("engine") is None:
-        return None
-    where = f"{config.source_of(('engine',))}: engine: "
-    verifier = build_verifier(config)
-    if verifier.noise_temperature != 0 or not verifier.lossless:
-        raise ConfigError(
-            f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
-        )
-    for section in ("drafter", "builder", "execution", "latency"):
-        if config.get(section) is not None:
-            raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
-    return config.section("engine")
-
-
 def missing_engine(config: Config) -> str:
     """Return in a sentence that this machine lacks the engine or a file of it; empty if not, or if there is none."""
-    engine = build_engine(config)
+    engine = config.build_engine()
     why = "" if engine is None else engine.lacks()
     return why and f"{config.source_of(('engine',))}: engine: {type(engine).__name__} {why}, so it cannot start."
-
-
-def build_task_items(config: Config) -> TaskItems | None:
-    """Return the task items in ``data.prompts``, or None if it contains prompts to continue."""
-    from specexp.data import TaskItems
-
-    prompts = build_workload(config).prompts
-    return prompts if isinstance(prompts, TaskItems) else None
-
-
-def is_multi_sequence(config: Config) -> bool:
-    """Return whether several sequences are decoded per prompt. If one arm decodes several, all arms do."""
-    arms = (config.get("arms") or {}).values()
-    executions = (config.get("execution"), *((arm or {}).get("execution") for arm in arms))
-    return any(one is not None for one in executions) or build_task_items(config) is not None
 
 
 def check_parts(config: Config) -> None:
@@ -191,8 +134,8 @@ def check_parts(config: Config) -> None:
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
         # a replay's profile may be measured after the recording is made
-        unmeasured = is_replayed(config) and artifact is not None and not Path(artifact).exists()
-        return None if unmeasured else build_latency(config)
+        unmeasured = config.is_replayed and artifact is not None and not Path(artifact).exists()
+        return None if unmeasured else config.latency
 
     _composed(config, latency_of)
 
@@ -220,7 +163,7 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
 
 
 def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | None) -> None:
-    execution = build_execution(config)
+    execution = config.execution
     if execution is None:
         return
     with restated(ValueError, lambda error: config.checker.error(("execution",), f": {first_line(error)}")):

@@ -22,7 +22,7 @@ from specexp.base.cores import usable_cores
 from specexp.base.kernels import CannotRunError
 from specexp.base.messages import did_you_mean, option_message, restated
 from specexp.base.start import acting, masked
-from specexp.config.config import SECTIONS, Config, annotated, is_replayed
+from specexp.config.config import SECTIONS, Config, annotated
 from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
 from specexp.config.load import load_config, with_artifact, with_recognized_fields
 from specexp.config.schema import Experiment
@@ -298,7 +298,7 @@ def check_here(config: Config, *written: str) -> None:
         check_threads(config.get(dotted, None), config.checker.error(tuple(dotted.split(".")), ""))
     if config.tracking.mode != "disabled":
         check_tracking(config)
-    if not is_replayed(config):
+    if not config.is_replayed:
         with restated(PairError, lambda error: config.checker.error(("pair", error.argument), f": {error}")):
             checked_sources(*(config.get(f"pair.{key}") for key in ("target", "draft", "mode")))
             if (device := config.pair.device) != "cpu":

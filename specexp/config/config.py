@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,8 +22,15 @@ from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
 from specexp.config import schema
 from specexp.config.check import Checker
-from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
+from specexp.config.layers import COMMAND_LINE, PARTS, ConfigError, Key, Layers, SourceOf, copied, entries_of
+from specexp.config.next_step import Invocation, packages_in
 from specexp.config.sweep import Sweep
+
+if TYPE_CHECKING:
+    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import TaskItems, Workload
+    from specexp.scheduling import Execution
 
 SECTIONS = arguments_of(schema.Experiment) or {}
 """The annotation and default of each section of a file."""
@@ -37,8 +44,13 @@ def _section(name: str) -> Any:
     return cached_property(lambda config: config.section(name))
 
 
+def _part(name: str) -> Any:
+    """Return a property: the section as a new object each time, because parts have state."""
+    return property(lambda config: config.section(name))
+
+
 class Config:
-    """A checked, immutable configuration. :func:`load_config` and :func:`apply_overrides` create new ones.
+    """A checked, immutable configuration. :func:`load_config` and :meth:`with_overrides` create new ones.
 
     Args:
         checked: A checked configuration from which all sections except ``sections`` are taken.
@@ -105,10 +117,61 @@ class Config:
     figure: str | None = _section("figure")
     least_gain: float = _section("least_gain")
     float32_prompts: int = _section("float32_prompts")
+    reasoning: schema.Reasoning = _part("reasoning")
+    drafter: Drafter | None = _part("drafter")  # not connected to a draft model; None for plain decoding
+    builder: TreeBuilder = _part("builder")
+    verifier: Verifier = _part("verifier")
+    controller: Controller | None = _part("controller")  # None if only the builder limits the draft
+    workload: Workload = _part("data")  # its files are not read yet
+    execution: Execution | None = _part("execution")  # None if each prompt has one sequence
+    latency: LatencyProfile | None = _part("latency")  # None if seconds are measured
 
     def section(self, name: str) -> Any:
         """Return a section as a new object of the type that it has in :class:`Experiment`."""
         return self.checker.build(copied(self._values[name]), SECTIONS[name].annotation, (name,))
+
+    @property
+    def is_replayed(self) -> bool:
+        """True if the experiment replays a recording instead of running the models."""
+        return bool(self._values["backend"] == "replay")
+
+    @property
+    def recording_folder(self) -> Path:
+        """The folder of the experiment's recording: ``recording``, ``record.to`` or ``recordings/<name>``."""
+        return Path(self.get("recording") or self.get("record.to") or f"recordings/{self.name}")
+
+    @property
+    def task_items(self) -> TaskItems | None:
+        """The task items in ``data.prompts``; None if it contains prompts to continue."""
+        from specexp.data import TaskItems
+
+        prompts = self.workload.prompts
+        return prompts if isinstance(prompts, TaskItems) else None
+
+    @property
+    def is_multi_sequence(self) -> bool:
+        """True if several sequences are decoded per prompt. If one arm decodes several, all arms do."""
+        arms = self._values["arms"].values()
+        executions = (self._values["execution"], *((arm or {}).get("execution") for arm in arms))
+        return any(one is not None for one in executions) or self.task_items is not None
+
+    def build_engine(self) -> Any:
+        """Return an unstarted :class:`~specexp.engines.engine.ForeignEngine`, or None if specexp's own loop decodes.
+
+        Engines do not support sampling, groups of sequences, modelled times or specexp's own parts.
+        """
+        if self._values["engine"] is None:
+            return None
+        where = f"{self.source_of(('engine',))}: engine: "
+        verifier = self.verifier
+        if verifier.noise_temperature != 0 or not verifier.lossless:
+            raise ConfigError(
+                f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
+            )
+        for section in ("drafter", "builder", "execution", "latency"):
+            if self._values[section] is not None:
+                raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
+        return self.section("engine")
 
     @cached_property
     def output(self) -> Path:
@@ -125,6 +188,14 @@ class Config:
             return generation.model_copy(update={"stop_at_repetition": False})
         return generation
 
+    @property
+    def invocation(self) -> Invocation:
+        """The file, options and models that a later command must name to use this experiment."""
+        searched = ("sweep.space", "sweep.enqueue")
+        packages = packages_in([self.get(section, None) for section in (*PARTS, "execution", *searched)])
+        measured_by = "run" if self._values["sweep"] is None else "sweep"
+        return Invocation(self.file, self.typed, self.artifact, self.pair, packages, measured_by)
+
     def source_of(self, key: Key) -> str:
         """Return the file that set a key, or ``command line``."""
         return self.layers.source_of(key, self.file)
@@ -136,6 +207,43 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, with passwords masked. A file with these contents yields the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
+
+    def save(self, folder: str | Path, command: list[str] | None = None) -> None:
+        """Write ``config.yaml`` (with defaults filled in, so that the run can be repeated) and ``environment.json``.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        target = Path(folder)
+        made = [path for path in (target, *target.parents) if not path.exists()]
+        text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        record = json.dumps(environment(self.pair.device, command), indent=2) + "\n"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            atomic_write(target / "config.yaml", text)
+            atomic_write(target / "environment.json", record)
+        except OSError as error:
+            for path in made:  # deepest first
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+            raise unwritable(self, target, error) from error
+
+    def with_overrides(self, overrides: Mapping[str, Any], source: str | SourceOf = "override") -> Config:
+        """Return a configuration with overrides applied and checked. This one is not changed.
+
+        Args:
+            overrides: Values by dotted key. A mapping with a different ``class_path`` replaces the part; other mappings
+                are merged. A ``name`` alongside ``class_path`` (the label of a choice) is ignored.
+            source: Origin of the values for error messages, or a function that returns the origin of a key.
+        """
+        if not overrides:
+            return self
+        layers = self.layers.copy()
+        for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
+            if isinstance(value, Mapping) and "class_path" in value:
+                value = {key: inner for key, inner in value.items() if key != "name"}
+            layers.set(dotted, value, source)
+        return Config(layers, self.file, self, {dotted.partition(".")[0] for dotted in overrides})
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
         """Return the value at a dotted key, e.g. ``builder.init_args.nodes``."""
@@ -152,41 +260,15 @@ class Config:
                 raise ConfigError(f"{self.file}: {dotted!r} does not exist{hint}")
         return copied(here)
 
+    def has(self, dotted: str) -> bool:
+        """Return whether a dotted key exists for the configured classes."""
+        return self.get(dotted, _ABSENT) is not _ABSENT
+
     def keys(self) -> list[str]:
         """Return all dotted keys that exist for the configured classes."""
         others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
-
-
-def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override") -> Config:
-    """Return a configuration with overrides applied and checked. ``config`` itself is not changed.
-
-    Args:
-        overrides: Values by dotted key. A mapping with a different ``class_path`` replaces the part; other mappings
-            are merged. A ``name`` alongside ``class_path`` (the label of a choice) is ignored.
-        source: Origin of the values for error messages, or a function that returns the origin of a key.
-    """
-    if not overrides:
-        return config
-    layers = config.layers.copy()
-    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
-        if isinstance(value, Mapping) and "class_path" in value:
-            value = {key: inner for key, inner in value.items() if key != "name"}
-        layers.set(dotted, value, source)
-    return Config(layers, config.file, config, {dotted.partition(".")[0] for dotted in overrides})
-
-
-def has_key(config: Config, dotted: str) -> bool:
-    """Return whether a dotted key exists for the configured classes."""
-    return config.get(dotted, _ABSENT) is not _ABSENT
-
-
-def check_key(config: Config, dotted: str, source: str | None = None) -> None:
-    """Raise a ConfigError if a dotted key does not exist for the configured classes."""
-    if not has_key(config, dotted):
-        hint = did_you_mean(dotted, config.keys())
-        raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
 
 
 def _keys_in(value: Any, at: Key) -> Iterator[Key]:
@@ -206,16 +288,6 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
     for name in given.keys() - known.keys():
         hint = did_you_mean(f"trainer.{name}", [f"trainer.{argument}" for argument in known])
         raise checker.error(("trainer", name), f" is unknown{hint}")
-
-
-def is_replayed(config: Config) -> bool:
-    """Return whether the experiment replays a recording instead of running the models."""
-    return bool(config.get("backend") == "replay")
-
-
-def recording_folder(config: Config) -> Path:
-    """Return the folder of the experiment's recording: ``recording``, ``record.to`` or ``recordings/<name>``."""
-    return Path(config.get("recording") or config.get("record.to") or f"recordings/{config.get('name')}")
 
 
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
@@ -279,27 +351,6 @@ def _scalar(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
     return text.removesuffix("...\n").strip()
-
-
-def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:
-    """Write ``config.yaml`` (with defaults filled in, so that the run can be repeated) and ``environment.json``.
-
-    Raises:
-        ConfigError: The folder cannot be written.
-    """
-    target = Path(folder)
-    made = [path for path in (target, *target.parents) if not path.exists()]
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
-    record = json.dumps(environment(str(config.get("pair.device")), command), indent=2) + "\n"
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        atomic_write(target / "config.yaml", text)
-        atomic_write(target / "environment.json", record)
-    except OSError as error:
-        for path in made:  # deepest first
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-        raise unwritable(config, target, error) from error
 
 
 def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:

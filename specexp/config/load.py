@@ -15,17 +15,12 @@ from typing import Any
 from specexp.base.checked import arguments_of, import_object
 from specexp.base.messages import did_you_mean, restated
 from specexp.config.build import (
-    build_engine,
-    build_latency,
-    build_verifier,
-    build_workload,
     check_draft_latency,
     check_parts,
-    is_multi_sequence,
     prompt_errors,
 )
 from specexp.config.check import find_part
-from specexp.config.config import Config, apply_overrides, check_key, has_key, is_replayed
+from specexp.config.config import Config
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
@@ -58,7 +53,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def _check_replay(config: Config) -> None:
     """Raise a ConfigError if the experiment cannot be replayed, or names a recording that it does not use."""
-    if not is_replayed(config):
+    if not config.is_replayed:
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
             why = f" is {recording!r} and backend is live: set backend to replay, or leave recording out"
@@ -67,7 +62,7 @@ def _check_replay(config: Config) -> None:
     where = f"{config.source_of(('backend',))}: backend is replay"
     sweep = config.get("sweep") or {"space": {}, "enqueue": []}
     keys = [*sweep["space"], *(key for known in sweep["enqueue"] for key in known)]
-    if is_multi_sequence(config) or any(key.partition(".")[0] == "execution" for key in keys):
+    if config.is_multi_sequence or any(key.partition(".")[0] == "execution" for key in keys):
         raise ConfigError(
             f"{where}, which cannot time how several sequences of a prompt overlap: leave execution and TaskItems out, "
             "or set backend to live"
@@ -88,7 +83,7 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
     if stage is None:
         return config
     own = prompts_of_stage(config.get("data"), config.get("sweep"), stage, config.file)
-    return apply_overrides(config, {"data": own}, f"sweep.{stage}.data")
+    return config.with_overrides({"data": own}, f"sweep.{stage}.data")
 
 
 def prompts_of_stage(search: Mapping[str, Any], sweep: Mapping[str, Any], stage: str, file: str) -> dict[str, Any]:
@@ -148,14 +143,14 @@ def _compose_arm(config: Config, name: str, extra: Mapping[str, Any]) -> Config:
     """Return the composition for one entry in ``arms:``, with the ``extra`` overrides for one grid point applied."""
     arm = config.get("arms")[name]
     overrides = {key: arm[key] for key in OVERRIDES if key in arm}
-    return apply_overrides(config, {**overrides, **extra}, _source(config, ("arms", name)))
+    return config.with_overrides({**overrides, **extra}, _source(config, ("arms", name)))
 
 
 def _preload(composed: Config, name: str, arm: Mapping[str, Any]) -> Config | None:
     if arm.get("preload") is None:
         return None
     source = f"{composed.source_of(('arms', name))}: arms.{name}.preload"
-    return apply_overrides(composed, {"data": arm["preload"]}, source)
+    return composed.with_overrides({"data": arm["preload"]}, source)
 
 
 def _check_arms(config: Config) -> None:
@@ -165,20 +160,22 @@ def _check_arms(config: Config) -> None:
         if not name.strip() or not str(arm.get("title") or name).strip():
             raise config.checker.error(("arms",), f" must have names, got {name!r}")
         if arm.get("reference") == "hf-assisted":
-            check_draft_latency(config, build_latency(config), f"arm {name!r}")
+            check_draft_latency(config, config.latency, f"arm {name!r}")
         if arm.get("reference") is not None:
             continue
         with _inside(where, f"arms.{name}"):
             own = composed = _compose_arm(config, name, {})
             _preload(own, name, arm)
             for key, values in (arm.get("grid") or {}).items():
-                check_key(own, key, f"{where}.grid")
+                if not own.has(key):
+                    hint = did_you_mean(key, own.keys())
+                    raise ConfigError(f"{where}.grid: {key!r} does not exist in this composition{hint}")
                 if not values:
                     raise ConfigError(f"{where}.grid.{key} must have at least one value, got []")
                 for value in values:
                     composed = _compose_arm(config, name, {key: value})
             check_parts(composed)
-            build_engine(composed)
+            composed.build_engine()
 
 
 def check_samples(config: Config) -> None:
@@ -186,8 +183,8 @@ def check_samples(config: Config) -> None:
     if config.get("artifact") is not None:
         return  # with_artifact puts in its verifier
     samples = config.generation.samples
-    if samples > 1 and all(build_verifier(arm.config).noise_temperature == 0 for arm in arms_of(config)):
-        name = type(build_verifier(config)).__name__
+    if samples > 1 and all(arm.config.verifier.noise_temperature == 0 for arm in arms_of(config)):
+        name = type(config.verifier).__name__
         why = f" must be 1 with the verifier {name}, which returns the same text every time, got {samples}"
         raise config.checker.error(("generation", "samples"), why)
 
@@ -219,7 +216,7 @@ def _check_sweep(config: Config) -> None:
     sweep = config.sweep
     if sweep is None:
         return
-    build_engine(config)
+    config.build_engine()
     contexts = [config]  # one composition for each combination of whole parts
     for key, entry in sorted(sweep.space.items()):
         if "." not in key and isinstance(entry, Categorical):
@@ -227,7 +224,7 @@ def _check_sweep(config: Config) -> None:
     for key, entry in sweep.space.items():
         if "." not in key or isinstance(entry, Suggested):
             continue
-        fitting = [context for context in contexts if has_key(context, key)]
+        fitting = [context for context in contexts if context.has(key)]
         if fitting and all(context.get(key) is None for context in fitting) and key.startswith("engine."):
             why = ": no engine of this space sets it, so it would never be drawn: set it in one, or leave it out"
             raise config.checker.error(("sweep", "space", key), why)
@@ -244,20 +241,20 @@ def _check_sweep(config: Config) -> None:
         for name, value in values:
             source = f"{config.source_of(('sweep', 'space', key, name))}: sweep.space.{key}"
             for context in fitting:  # the extremes of a range represent all its values
-                _check_comparable(config, apply_overrides(context, {key: value}, source), source)
+                _check_comparable(config, context.with_overrides({key: value}, source), source)
     for number, known in enumerate(sweep.known):
         at = ("sweep", "enqueue", str(number))
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
-        composed = apply_overrides(config, overrides, _source(config, at))
+        composed = config.with_overrides(overrides, _source(config, at))
         _check_comparable(config, composed, str(config.checker.error(at, f": {known.name}")))
         if not awaits_counts(composed, sweep):  # the builder cannot be built until its counts exist
             check_parts(composed)
     for stage in sweep.stages:
         found = {"data": getattr(sweep, stage).data}
-        apply_overrides(config, found, _source(config, ("sweep", stage)))
+        config.with_overrides(found, _source(config, ("sweep", stage)))
     if sweep.count_acceptances is not None:
         counted = {"builder": sweep.count_acceptances.builder}
-        check_parts(apply_overrides(config, counted, _source(config, ("sweep", "count_acceptances"))))
+        check_parts(config.with_overrides(counted, _source(config, ("sweep", "count_acceptances"))))
 
 
 def _check_comparable(config: Config, candidate: Config, where: str) -> None:
@@ -294,7 +291,7 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
-    composed = apply_overrides(config, overrides, source)
+    composed = config.with_overrides(overrides, source)
     if key == METHOD and not awaits_counts(composed, sweep):
         check_parts(composed)
     if key == "engine":
@@ -357,7 +354,7 @@ def with_artifact(config: Config) -> Config:
         hint = servers if artifact.kind == "engine-settings" else ""
         raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}{hint}")
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
-    found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
+    found = config.with_overrides({**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)
     check_samples(found)
     return found
@@ -378,7 +375,7 @@ def with_recognized_fields(config: Config) -> tuple[Config, list[str]]:
             continue
         from specexp.data import OwnPrompts
 
-        workload = build_workload(staged)
+        workload = staged.workload
         assert isinstance(workload.prompts, OwnPrompts)
         with prompt_errors(staged):
             rows = workload.rows()
@@ -388,4 +385,4 @@ def with_recognized_fields(config: Config) -> tuple[Config, list[str]]:
         also = ", each followed by its 'input' if there is one" if field == "instruction" else ""
         lines.append(f"{workload.prompts.path}: prompts are read from {field!r}{also}{chat}.")
         lines += workload.prompts.remarks()
-    return apply_overrides(config, fields, "recognized"), lines
+    return config.with_overrides(fields, "recognized"), lines

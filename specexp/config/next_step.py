@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from specexp.base.start import all_masked
-from specexp.config.config import Config
-from specexp.config.layers import PARTS, entries_of
+from specexp.config.layers import entries_of
 from specexp.config.schema import Pair
 
 # sections that do not change the models, prompts and parts of a later command
 _OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
                    "trust"}  # fmt: skip
-_MODEL_KEYS = (
-    "target",
-    "draft",
-    "target_dtype",
-    "draft_dtype",
-    "device",
-)  # keys of pair that are also options of a deployment
+# keys of pair that are also options of a deployment
+_MODEL_KEYS = ("target", "draft", "target_dtype", "draft_dtype", "device")
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
@@ -35,15 +30,27 @@ def command_line(name: str, *words: object, why: str = "") -> str:
     return f"{line}  # {why}" if why else line
 
 
-def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -> list[str]:
+@dataclass(frozen=True)
+class Invocation:
+    """The file, options and models that a later command must name to use the same experiment."""
+
+    file: str
+    typed: Sequence[tuple[str, Any]]  # the command-line overrides, as pairs of dotted key and value
+    artifact: str  # path of the artifact that replaced the file's own parts; empty if there is none
+    pair: Pair
+    packages: Sequence[str]  # those outside specexp that define parts of the experiment or of its search space
+    measured_by: str  # the command that measures it, ``sweep`` or ``run``
+
+
+def experiment_again(given: Invocation, changed: Mapping[str, Any] | None = None) -> list[str]:
     """Return arguments for the same experiment: its file, and its command-line overrides updated with ``changed``."""
-    typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
+    typed = {key: value for key, value in given.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
-    return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
+    return [given.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 
 
 def more_prompts(
-    config: Config,
+    given: Invocation,
     name: str,
     key: str,
     needed: int | None,
@@ -63,9 +70,9 @@ def more_prompts(
         return {}
     if exhausted:
         return {"measure more prompts": "add prompts to the set: all of it is used"}
-    typed = {one: value for one, value in config.typed if one.partition(".")[0] in ("name", "output", name)}
-    artifact = artifact_again(config, config.artifact) if config.artifact else {}
-    again = experiment_again(config, {**typed, **artifact, **(changed or {}), key: needed})
+    typed = {one: value for one, value in given.typed if one.partition(".")[0] in ("name", "output", name)}
+    artifact = artifact_again(given, given.artifact) if given.artifact else {}
+    again = experiment_again(given, {**typed, **artifact, **(changed or {}), key: needed})
     return {"measure more prompts": command_line(name, *again)}
 
 
@@ -76,45 +83,37 @@ def _text(value: Any) -> str:
     return json.dumps(value)
 
 
-def model_options(config: Config) -> list[str]:
+def model_options(pair: Pair) -> list[str]:
     """Return a deployment's options for the experiment's models and device, leaving out defaults."""
-    drafts = config.pair.draft is not None or config.pair.target == "stdlib"
-    return _options(config, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
+    drafts = pair.draft is not None or pair.target == "stdlib"
+    return _options(pair, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
 
 
-def init_options(config: Config) -> list[str]:
+def init_options(pair: Pair) -> list[str]:
     """Return the options of ``specexp.init`` for the experiment's models and device."""
-    return _options(config, [key for key in _MODEL_KEYS if not key.endswith("_dtype")])
+    return _options(pair, [key for key in _MODEL_KEYS if not key.endswith("_dtype")])
 
 
-def _options(config: Config, keys: Iterable[str]) -> list[str]:
-    changed = [key for key in keys if config.get(f"pair.{key}") != Pair.model_fields[key].default]
-    return [word for key in changed for word in (f"--{key.replace('_', '-')}", config.get(f"pair.{key}"))]
+def _options(pair: Pair, keys: Iterable[str]) -> list[str]:
+    changed = [key for key in keys if getattr(pair, key) != Pair.model_fields[key].default]
+    return [word for key in changed for word in (f"--{key.replace('_', '-')}", getattr(pair, key))]
 
 
-def measured_by(config: Config) -> str:
-    """Return the command that measures the experiment, ``sweep`` or ``run``."""
-    return "run" if config.get("sweep") is None else "sweep"
-
-
-def trusted_packages(config: Config) -> list[str]:
-    """Return the packages outside specexp that define parts of the experiment or of its search space."""
-    searched = ("sweep.space", "sweep.enqueue")
-    sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
+def packages_in(sections: Sequence[Any]) -> list[str]:
+    """Return the packages outside specexp that define parts in the given sections of a file."""
     packages = {path.partition(".")[0] for path in class_paths(sections) if "." in path}
     return sorted(packages - {"specexp"})
 
 
-def trust_options(config: Config) -> list[str]:
+def trust_options(given: Invocation) -> list[str]:
     """Return a deployment's ``--trust`` options for packages outside specexp."""
-    return [word for package in trusted_packages(config) for word in ("--trust", package)]
+    return [word for package in given.packages for word in ("--trust", package)]
 
 
-def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
+def artifact_again(given: Invocation, artifact: str) -> dict[str, Any]:
     """Return the changes for :func:`experiment_again` that replace the file's own parts with an artifact's."""
-    packages = trusted_packages(config)
-    trust: str | list[str] = packages[0] if len(packages) == 1 else packages
-    return {"artifact": artifact, **({"trust": trust} if packages else {})}
+    trust = given.packages[0] if len(given.packages) == 1 else [*given.packages]
+    return {"artifact": artifact, **({"trust": trust} if trust else {})}
 
 
 def class_paths(value: Any) -> Iterator[str]:

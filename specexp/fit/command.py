@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specexp.base.checked import PartOf, arguments_of
 from specexp.base.messages import counted, first_line, restated
-from specexp.config import Config, ConfigError, is_replayed
+from specexp.config import Config, ConfigError
 from specexp.config.check import Checker
 from specexp.config.command import (
     DRY_RUN,
@@ -160,7 +160,7 @@ def _learn(config: Config, dry: bool) -> int:
     check_learning(config)
     check_here(config, "fit.export.to")
     if dry:
-        if not is_replayed(config):
+        if not config.is_replayed:
             from specexp.bench.experiment import rehearse
 
             rehearse(config)
@@ -186,7 +186,7 @@ def _learn(config: Config, dry: bool) -> int:
         if found.artifacts:
             current_result().artifact = str(found.artifacts[0].folder)
             name = f"{config.name}_learned"  # another name, because this folder holds the results of learning
-            again = experiment_again(config)
+            again = experiment_again(config.invocation)
             current_result().next = command_line("run", *again, "--artifact", current_result().artifact, "--name", name)
     except ArtifactError as error:
         return fail(error, 1)

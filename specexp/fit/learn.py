@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specexp.artifacts import kind_for
-from specexp.config import Config, ConfigError, build_controller
+from specexp.config import Config, ConfigError
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP, QTable
 from specexp.core.parts import Parts
@@ -27,7 +27,7 @@ _MOST_BLOCKS = 4  # maximum number of blocks drawn for a table with extra signal
 
 def check_learning(config: Config) -> None:
     """Raise ConfigError if nothing would be learned, the state cannot be exported, or a reserved trainer key is set."""
-    controller, given = build_controller(config), config.get("controller")
+    controller, given = config.controller, config.get("controller")
     if given["init_args"].get("learn") is False:
         raise config.checker.error(
             ("controller", "init_args", "learn"), " is false, so nothing would be learned; set it to true"
@@ -63,14 +63,14 @@ def learn(config: Config) -> ControllerLearning:
     from specexp.bench.arm_spec import ArmSpec, Backend, errors_at, make_arm
     from specexp.bench.experiment import solver_of, use_threads
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_data, build_latency, build_pair, build_parts, is_replayed, prompt_errors
+    from specexp.config import build_data, build_pair, build_parts, prompt_errors
     from specexp.fit.resumable import ControllerLearning, checkpoints_in, run
 
     section, name = config.fit, config.name
     assert section is not None
     use_threads(config.generation.threads)
     backend: Backend
-    if is_replayed(config):
+    if config.is_replayed:
         from specexp.replay.backend import open_replay
 
         backend, data = open_replay(config)
@@ -85,7 +85,7 @@ def learn(config: Config) -> ControllerLearning:
     where = f"{config.source_of(('backend',))}: backend"
     with errors_at(where):
         parts = build_parts(config, backend.draft)
-    arm = make_arm(ArmSpec(name, config.generation, parts, latency=build_latency(config), where=where), backend)
+    arm = make_arm(ArmSpec(name, config.generation, parts, latency=config.latency, where=where), backend)
     assert isinstance(arm, LearningArm)
     module = ControllerLearning(arm, prompts, backend)
     folder = config.output / name

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.bench.experiment import check_experiment
-from specexp.config import Config, arms_of, is_multi_sequence, save_resolved
+from specexp.config import Config, arms_of
 from specexp.config.command import check_here, current_result, fail, run_command
-from specexp.config.config import recording_folder
-from specexp.config.next_step import command_line, experiment_again, measured_by
+from specexp.config.next_step import command_line, experiment_again
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -73,7 +72,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
     if engine := config.get("engine"):
         why = f": the passes of {engine['class_path']} cannot be measured: leave it out, or sweep its settings"
         raise config.checker.error(("engine",), why)
-    if is_multi_sequence(config):
+    if config.is_multi_sequence:
         why = " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
         raise config.checker.error(("execution",), why)
     if not config.profile.prefixes:
@@ -126,7 +125,7 @@ def run(config: Config) -> Profiled:
     check_prefixes(section, backend, config.checker)
     text = text_of(prompts, max(section.prefixes))
     timed = time_backend(section, seed, [*arm_specs(config, backend)], backend, text)
-    save_resolved(config, folder)
+    config.save(folder)
     samples = [*timed.passes.values()]
     measure(section, seed, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
     profiled = save_profile(config, timed, prompts)
@@ -165,13 +164,14 @@ def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt])
 
 def next_step(config: Config, profile: Path) -> str:
     """Return the command that runs the experiment with this profile, as a replay if a recording exists."""
-    recording = recording_folder(config)
+    recording = config.recording_folder
     changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
     replayed = recording.is_dir()
     if replayed:
         changed |= {"backend": "replay", "recording": str(recording)}
     why = "replays the recording without the models" if replayed else "uses the measured times of this device"
-    return command_line(measured_by(config), *experiment_again(config, changed), why=why)
+    again = config.invocation
+    return command_line(again.measured_by, *experiment_again(again, changed), why=why)
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:

@@ -16,11 +16,7 @@ from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
     ConfigError,
-    build_verifier,
-    build_workload,
-    is_replayed,
     prompt_errors,
-    recording_folder,
 )
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
@@ -184,7 +180,7 @@ class ReplayBackend(Backend):
 def open_replay(config: Config) -> tuple[ReplayBackend, LoadedPrompts]:
     """Return the replay backend and prompts of an experiment. Raises ConfigError if a prompt was not recorded."""
     recording = open_recording(config)
-    return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
+    return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config.pair.target))
 
 
 def open_recording(config: Config) -> Recording:
@@ -193,7 +189,7 @@ def open_recording(config: Config) -> Recording:
     Raises ConfigError if it is missing, incomplete or damaged, or was recorded with settings that change the output.
     """
     with restated(RecordingError, lambda error: _error(config, error)):
-        recording = Recording(recording_folder(config))
+        recording = Recording(config.recording_folder)
         pair = ["target", "target_dtype"]
         if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
             pair += ["draft", "draft_dtype"]
@@ -211,7 +207,7 @@ def open_recording(config: Config) -> Recording:
                     f"{recording.folder} was made with generation.{key} {made[key]}, and the configured one is "
                     f"{given}: record again with it, or set {'exactly' if exactly else 'at most'} {made[key]}"
                 )
-        settings = build_verifier(config).sampling_settings
+        settings = config.verifier.sampling_settings
         if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)
     return recording
@@ -221,7 +217,7 @@ def _error(config: Config, error: RecordingError) -> ConfigError:
     """Convert the error to a ConfigError that points to the config key of the recording."""
     folders = {"recording": config.get("recording"), "record.to": config.record.to}
     named = (key for key, folder in folders.items() if folder is not None)
-    key = next(named, "backend" if is_replayed(config) else "recording")
+    key = next(named, "backend" if config.is_replayed else "recording")
     sentence = first_line(error).removeprefix("recording: ")
     return ConfigError(f"{config.source_of(tuple(key.split('.')))}: {key}: {sentence}")
 
@@ -232,13 +228,13 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
         recording.check_fingerprint(recording_fingerprint(pair))
 
 
-def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """Return the target's tokenizer, for comparing prompts with the recorded ones, or None if it cannot be loaded."""
+def tokenizer_of(target: str) -> PreTrainedTokenizerBase | None:
+    """Return a target's tokenizer, for comparing prompts with the recorded ones, or None if it cannot be loaded."""
     from specexp.models.pair import load_tokenizer
     from specexp.models.sources import PairError
 
     try:
-        return load_tokenizer(config.pair.target)
+        return load_tokenizer(target)
     except PairError:
         return None
 
@@ -271,7 +267,7 @@ def recorded_data(config: Config, recording: Recording, tokenizer: PreTrainedTok
 
     Raises ConfigError if the prompts cannot be read, or if one of them was not recorded with the same tokens.
     """
-    workload = build_workload(config)
+    workload = config.workload
     data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
     with prompt_errors(config):
         try:

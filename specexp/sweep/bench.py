@@ -18,14 +18,11 @@ from specexp.base.messages import first_line, type_and_line
 from specexp.bench.arm import Arm, LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.bench.equality import InFloat32, in_float32
-from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.measuring import records_by_prompt
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import DISTURBED, IMPOSSIBLE
-from specexp.config import Config, build_data, build_parts, build_verifier, prompt_errors
-from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.latency import LatencyProfile
@@ -36,7 +33,7 @@ from specexp.engines.engine import EngineError
 from specexp.models.pair import ModelPair
 from specexp.scheduling import Execution
 from specexp.sweep.plain_seconds import PlainSeconds, seconds_per_token
-from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
+from specexp.sweep.study_config import Composition, StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 from specexp.tracking.names import EAGER, PLAIN
 
@@ -107,7 +104,7 @@ class Bench:
         kept = trials.user_attrs.get(RENDERED, {})
         found: dict[str, str] = {}
         for stage in (None, *self.config.sweep.stages):
-            settings = digest_of(with_prompts_of(self.config, stage).get("data"))
+            settings = digest_of(self.config.data_of(stage))
             data = self.data(stage)
             found[settings] = data.digest
             if kept.get(settings, data.digest) != data.digest:
@@ -119,12 +116,7 @@ class Bench:
         trials.set_user_attr(RENDERED, {**kept, **found})
 
     def _read_data(self, stage: str | None) -> LoadedPrompts:
-        assert self.pair is not None
-        staged = with_prompts_of(self.config, stage)
-        data = build_data(staged, self.pair.tokenizer)
-        with prompt_errors(staged):
-            check_prompts(self.config, data.prompts, self.pair)
-        return data
+        return self.config.load_prompts(stage, self.pair)
 
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
@@ -137,23 +129,18 @@ class Bench:
 
     def compose(self, name: str, overrides: Mapping[str, Any]) -> LearningArm:
         """Return a new arm for a candidate, which the caller closes; raises ValueError if the candidate is invalid."""
-        return self._composed(name, self.config.with_overrides(overrides))
+        return self._composed(name, self.config.compose(overrides, self.backend.draft))
 
-    def _composed(self, name: str, config: Config) -> LearningArm:
-        return self.arm(name, build_parts(config, self.backend.draft))
+    def _composed(self, name: str, composition: Composition) -> LearningArm:
+        return self.arm(name, composition.parts)
 
     def plain(self) -> LearningArm:
         """Return the plain decoding arm."""
-        return self.arm(PLAIN, self.plain_parts)
-
-    @property
-    def plain_parts(self) -> Parts:
-        """The parts of plain decoding: the verifier alone."""
-        return Parts(verifier=build_verifier(self.config))
+        return self.arm(PLAIN, self.config.plain_parts)
 
     def other_arms(self) -> list[Arm]:
         """Return a list with Hugging Face's plain ``generate`` as an arm, or an empty list if it cannot be compared."""
-        plain = self.plain_parts
+        plain = self.config.plain_parts
         wanted = self.is_comparable and EAGER in (self.config.baselines or [EAGER])
         if not wanted or plain.verifier.sampling != "deterministic" or EAGER not in self.backend.references:
             return []
@@ -190,9 +177,9 @@ class Bench:
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
         """Compose a candidate; raises ValueError if its parts do not fit together."""
-        config = self.config.with_overrides(overrides)
-        arm = self._composed("candidate", config)
-        made_of = self.config.resolved(config)
+        composition = self.config.compose(overrides, self.backend.draft)
+        arm = self._composed("candidate", composition)
+        made_of = dict(composition.resolved)
         attributes: dict[str, Any] = {"resolved": dict(made_of), **arm.stated}
         if "execution" in made_of:
             attributes["execution"] = made_of["execution"]
@@ -207,10 +194,6 @@ class Bench:
                 made_of["candidates"] = attributes["candidates"]
             attributes["depth"] = max(map(len, builder.rank_paths))
         return Candidate(digest_of(made_of), attributes, arm)
-
-    def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
-        """Compose a candidate and close it; raises ValueError if its parts do not fit together."""
-        self.compose("candidate", overrides).close()
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
         """Return plain decoding's modelled seconds per token for full-length answers; None if they must be measured."""

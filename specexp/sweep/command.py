@@ -62,6 +62,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     config = read_sweep(experiment)
     settings = config.sweep
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False, emoji=False)
+    check_here(experiment, "sweep.export.to")
     _check_folders(config)
     remarks = [] if config.replayed else config.check_rows()
     if settings.storage is not None:
@@ -85,7 +86,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         if impossible:
             left = counted(len(impossible), "setting")
             result.next = f"the same command without --dry-run, which leaves out {left} (Not measured)"
-    missing = missing_engine(config)
+    missing = missing_engine(experiment)
     for sentence in (*remarks, *_remarks(config, settings)):
         console.print(sentence, markup=False)
     if missing:
@@ -125,8 +126,7 @@ def read_sweep(config: Config) -> StudyConfig:
 
 
 def _check_folders(config: StudyConfig) -> None:
-    """Raise ConfigError if a folder cannot be written, or holds the results or the alias ``best`` of another study."""
-    check_here(config, "sweep.export.to")
+    """Raise ConfigError if a folder holds the results or the alias ``best`` of another study."""
     check_study_folder(config.folder, config.checker)
     if config.sweep.export is None:
         return
@@ -153,8 +153,8 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
             where = f"outside the space ({space.entries[at]})"
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
     for section in ("arms", "trainer"):
-        if config.get(section):
-            yield f"The section {section}: is used by python -m specexp.run {config.file} only."
+        if config.values[section]:
+            yield f"The section {section}: is used by python -m specexp.run {config.invocation.file} only."
 
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:

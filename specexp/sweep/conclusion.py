@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Speedup
 from specexp.bench.verdict import SpeedVerdict, left_out_sentence, prompts_needed, verdict_of
-from specexp.config import Config, build_engine
 from specexp.config.command import current_result
 from specexp.config.next_step import (
     artifact_again,
@@ -28,7 +27,6 @@ from specexp.config.next_step import (
     model_options,
     more_prompts,
     trust_options,
-    trusted_packages,
 )
 from specexp.config.sweep import Categorical, name_of
 from specexp.core.parts import Parts
@@ -160,7 +158,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deployed: Parts |
     kinds = category_table(records)
     texts = texts_of(data.prompts)
     preparation = data.workload.preparation
-    settings = confirmed_settings(config, confirmation)
+    settings = confirmed_settings(config.specs, confirmation)
     shown.notes += [engines_note({one.label: one.parts for one in settings})] * bool(settings)
     shown.notes += preparation.notes()
     titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
@@ -239,15 +237,16 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deployed: Parts | None) 
         return {}
     best = f"{export.to}/{BEST}"
     if config.of_engine:
-        form = build_engine(config).exported_as
+        form = config.engine.exported_as
         return {"write the engine's own settings": command_line("export", best, "--to", form)}
-    trust = trust_options(config)
+    invocation = config.invocation
+    trust = trust_options(invocation)
     pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
-    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    again = experiment_again(config, artifact_again(config, best))
+    trusted = f", trust={invocation.packages!r}" if trust else ""
+    again = experiment_again(invocation, artifact_again(invocation, best))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
-        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
+        "serve it": command_line("serve", best, *model_options(config.pair), *trust, "--port", 8000),
         "use it in Python": (
             f"pair = specexp.load_pair({pair}); "
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
@@ -284,12 +283,13 @@ def _more_prompts(study: PreparedStudy, speedup: Speedup) -> dict[str, str]:
     if settings.minutes is not None and needed and seconds:
         plan = StudyPlan.of(settings, study.bench, 0)
         longer = {"sweep.minutes": max(settings.minutes, plan.minutes_for(needed, seconds))}
-    return more_prompts(config, "sweep", key, most, exhausted=workload.exhausted and not cut, changed=longer)
+    exhausted = workload.exhausted and not cut
+    return more_prompts(config.invocation, "sweep", key, most, exhausted=exhausted, changed=longer)
 
 
-def method_of(config: Config, winner: Confirmed) -> str:
+def method_of(specs: Mapping[str, Any], winner: Confirmed) -> str:
     """Return the method by which W&B groups studies: the winner's choice, or else its class of drafter or engine."""
-    part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
+    part = specs["drafter"] or specs["engine"] or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
@@ -298,7 +298,7 @@ def _track(study: PreparedStudy, report: Report, exported: Exported, confirmatio
     faster = exported.now is not None and exported.now.trial is not None
     title, aliases = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
     artifacts = [Attached(one.folder, title, one.kind, aliases) for one in exported.written]
-    setting = {**tracked_config(config.to_dict()), "method": method_of(config, winner)}
+    setting = {**tracked_config(config.values), "method": method_of(config.specs, winner)}
     with study.tracker.run(name, job_type=STUDY, config=setting) as run:
         objectives = list(study.settings.objectives)
         run.table("trials", [trial_row(one, objectives) for one in study.trials.get_trials(deepcopy=False)])

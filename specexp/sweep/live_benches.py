@@ -10,18 +10,17 @@ from typing_extensions import override
 from specexp.base.messages import first_line, restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.equality import InFloat32
-from specexp.bench.experiment import longest_context, solver_of
+from specexp.bench.experiment import longest_context
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
-from specexp.config import Config, build_engine, build_execution, build_parts
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.engines.engine import ForeignEngine
 from specexp.engines.served_arm import ServedBackend
 from specexp.models.pair import ModelPair
-from specexp.scheduling import Serial, SerialSpeculative
+from specexp.scheduling import Serial
 from specexp.sweep.bench import Bench
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.study_config import Composition, StudyConfig
 from specexp.sweep.trials import Confirmed
 from specexp.tracking.names import PLAIN
 
@@ -44,27 +43,28 @@ class EngineBench(Bench):
     is_comparable = False  # engines count steps in their own way
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
-        engine = build_engine(config)  # rejects wrong settings before models are loaded
+        engine = config.engine  # rejects wrong settings before models are loaded
         super().__init__(config, ServedBackend(pair), None)
         self.samples *= len(engine.loads)
 
     @override
-    def _composed(self, name: str, config: Config) -> LearningArm:
-        engine = build_engine(config)
+    def _composed(self, name: str, composition: Composition) -> LearningArm:
+        engine = composition.engine
+        assert engine is not None
         # what plain decoding lacks ends the whole study
-        if (why := engine.lacks()) and not build_engine(self.config).plain().lacks():
+        if (why := engine.lacks()) and not self.config.engine.plain().lacks():
             raise ValueError(f"{type(engine).__name__} {why}")
         if not why:
             self._check(engine)
-        return self.arm(name, self.plain_parts, engine=engine)
+        return self.arm(name, composition.parts, engine=engine)
 
     @override
     def plain(self) -> LearningArm:
         with restated(ValueError, lambda error: self.config.checker.error(("engine",), f": {first_line(error)}")):
-            engine = build_engine(self.config).plain()
+            engine = self.config.engine.plain()
             if not engine.lacks():
                 self._check(engine)
-        return self.arm(PLAIN, self.plain_parts, engine=engine)
+        return self.arm(PLAIN, self.config.plain_parts, engine=engine)
 
     def _check(self, engine: ForeignEngine) -> None:
         """Raise EngineError if the engine cannot decode the prompts of all stages with these models."""
@@ -88,20 +88,18 @@ class SequencesBench(Bench):
     is_comparable = False  # several sequences share passes
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
-        problems = config.problems()
-        super().__init__(config, LiveBackend(pair, solver_of(config, pair, problems)), None)
-        if not problems:
+        solver = config.solver(pair)
+        super().__init__(config, LiveBackend(pair, solver), None)
+        if solver is None or not solver.problems:
             self.samples = 1
 
     @override
-    def _composed(self, name: str, config: Config) -> LearningArm:
-        parts = build_parts(config, self.backend.draft)
-        one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
-        return self.arm(name, parts, build_execution(config) or one_by_one)
+    def _composed(self, name: str, composition: Composition) -> LearningArm:
+        return self.arm(name, composition.parts, composition.execution)
 
     @override
     def plain(self) -> LearningArm:
-        return self.arm(PLAIN, self.plain_parts, Serial())
+        return self.arm(PLAIN, self.config.plain_parts, Serial())
 
     @override
     def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:

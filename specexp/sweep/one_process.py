@@ -90,8 +90,8 @@ class OneProcess:
         """Return, in brackets, the first setting that differs from those of the study's last start, if it is known."""
         if not (self.config.folder / "config.yaml").is_file():
             return ""
-        key = changed_key(self.config.to_dict(), self.config.folder, ("name", "output", "tracking", "trainer"))
-        return key and f" ({key}, {self.config.source_of(tuple(key.split('.')))})"
+        key = changed_key(self.config.values, self.config.folder, ("name", "output", "tracking", "trainer"))
+        return key and f" ({key}, {self.config.checker.source_of(tuple(key.split('.')))})"
 
     def result(self, trials: optuna.Study) -> StudyResult | None:
         """Return the result of a study that has ended, or None if something is left to measure."""

@@ -18,7 +18,6 @@ from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Speedup, metric_interval, paired_speedup
-from specexp.config import Config, build_engine
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.parts import Parts
@@ -89,24 +88,25 @@ class Exported(NamedTuple):
 
 
 def payloads_of(
-    kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
+    kind: str, own: Mapping[str, Any], attributes: Mapping[str, Any], state: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Return the payloads of a candidate's artifact, or None if the candidate cannot be exported as this kind.
 
     Args:
+        own: The file's specifications of parts, for those that the candidate does not set.
         attributes: See :class:`~specexp.sweep.trials.Candidate`.
         state: State of the controller and drafter; None if the study has no ``learn`` stage.
     """
     learned = {} if state is None else {"learned": state}
-    specs = {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
+    specs = {family: attributes["resolved"].get(family, own[family]) for family in Parts._fields}
     return kind_named(kind).payloads_of(specs, {**attributes, **learned})
 
 
-def confirmed_settings(config: Config, confirmation: Confirmation) -> list[ConfirmedSetting]:
+def confirmed_settings(own: Mapping[str, Any], confirmation: Confirmation) -> list[ConfirmedSetting]:
     """Return the confirmed candidates that are compositions, fastest first, for exports to engines."""
     found, winner = [], confirmation.winner
     for one in confirmation.confirmed:
-        payloads = payloads_of("composition", config, one.attributes, None)
+        payloads = payloads_of("composition", own, one.attributes, None)
         if payloads is None:
             continue
         sentence = f"{one.label}: {one.over_plain} over plain decoding"
@@ -121,7 +121,7 @@ def confirmed_settings(config: Config, confirmation: Confirmation) -> list[Confi
 
 def by_load(config: StudyConfig, confirmation: Confirmation) -> dict[str, Any] | None:
     """Return the winner's draft lengths by load in the forms of engines; None if it has none, or for a single load."""
-    if not config.of_engine or len(loads := build_engine(config).loads) == 1:
+    if not config.of_engine or len(loads := config.engine.loads) == 1:
         return None
     settings = {one.name: one.attributes["engine"]["settings"] for one in confirmation.confirmed}
     given = settings[confirmation.winner.name]
@@ -170,7 +170,7 @@ class Exporter:
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.bench.warm_start_prompts else None
-        return payloads_of(self.export.kind, self.bench.config, one.attributes, state)
+        return payloads_of(self.export.kind, self.bench.config.specs, one.attributes, state)
 
     def _state(self, one: Confirmed) -> dict[str, Any]:
         """Return the state of a candidate's parts before the first prompt of the confirmation."""
@@ -211,7 +211,7 @@ class Exporter:
             "trial": one.trial,
             "command": self.command,
             "device": self.bench.device,
-            "config": {**config.to_dict(), **one.attributes["resolved"]},
+            "config": {**config.values, **one.attributes["resolved"]},
             "metrics": self.bench.exported_metrics(one, metrics),
             **self.bench.provenance(one),
         }

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import counted, first_line
-from specexp.config import ConfigError, build_outline, build_pair
-from specexp.config.load import awaits_counts
+from specexp.config import ConfigError
 from specexp.config.sweep import FUNCTION, Categorical, Sweep
 from specexp.models.pair import ModelPair
 from specexp.sweep.bench import Bench
@@ -41,8 +40,8 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
 
     def refusal(overrides: Mapping[str, Any]) -> str | None:
         try:
-            if not awaits_counts(config.with_overrides(overrides), sweep):
-                bench.try_to_compose(overrides)
+            if not config.awaits_counts(overrides):
+                bench.compose("candidate", overrides).close()
         except ValueError as error:
             return first_line(error)
         return None
@@ -117,9 +116,9 @@ class _Fixed:
 
 def open_bench(config: StudyConfig, pair: ModelPair | None = None) -> Bench:
     """Return a bench that replays a recording or runs the models; raises ConfigError if these cannot be loaded."""
-    latency = config.latency()
+    latency = config.latency
     if latency is None or not config.replayed:
-        return live_bench(config, pair or build_pair(config), latency)
+        return live_bench(config, pair or config.load_models(), latency)
     return ReplayBench(config, latency, confirms=config.sweep.confirm is not None)
 
 
@@ -143,8 +142,8 @@ def check_stages(bench: Bench) -> None:
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ConfigError(
-                f"{config.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's or has "
-                "its text: remove copies, or set an offset of at least data.offset + data.max_prompts"
+                f"{config.invocation.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's or "
+                "has its text: remove copies, or set an offset of at least data.offset + data.max_prompts"
             )
 
 
@@ -155,7 +154,7 @@ def rehearse(config: StudyConfig) -> tuple[Sweep, dict[str, str]]:
     if no candidate can be exported as ``sweep.export.kind``.
     """
     check_sampler(config.sweep, config.checker)
-    bench = open_bench(config, None if config.replayed else build_outline(config))
+    bench = open_bench(config, None if config.replayed else config.load_models(weights=False))
     check_stages(bench)
     possible, left_out = without_impossible(bench)
     if possible.export is not None:
@@ -167,7 +166,7 @@ def _check_export(sweep: Sweep, bench: Bench, kind: StudyKind) -> None:
     """Raise ConfigError if no candidate can be exported as this kind. One that still needs acceptance counts passes."""
     config, kinds = bench.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
-        if awaits_counts(config.with_overrides(overrides), sweep):
+        if config.awaits_counts(overrides):
             return
         try:
             candidate = bench.prepare(overrides)
@@ -177,7 +176,7 @@ def _check_export(sweep: Sweep, bench: Bench, kind: StudyKind) -> None:
         drafted = None if drafter is None else drafter.state_dict()
         learned = {"controller": controller.state_dict(), "drafter": drafted} if sweep.learn else None
         candidate.arm.close()
-        given = (config, candidate.attributes, learned)
+        given = (config.specs, candidate.attributes, learned)
         kinds |= {one for one in get_args(StudyKind) if payloads_of(one, *given) is not None}
         if kind in kinds:
             return

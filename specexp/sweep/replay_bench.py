@@ -11,24 +11,14 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.bench.arm import LearningArm
-from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
 from specexp.bench.record import FEWEST_TOKENS, PromptRecord
 from specexp.bench.statistics import paired_speedup
-from specexp.config import ConfigError, build_pair
-from specexp.config.load import with_prompts_of
+from specexp.config import ConfigError
 from specexp.core.context import loop_of
 from specexp.core.latency import LatencyProfile
 from specexp.data import LoadedPrompts, Prompt
-from specexp.replay.backend import (
-    ReplayBackend,
-    check_models,
-    first_not_recorded,
-    open_recording,
-    recorded_data,
-    recorded_turns,
-    tokenizer_of,
-)
+from specexp.replay.backend import ReplayBackend, first_not_recorded, recorded_turns
 from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
@@ -63,18 +53,18 @@ class ReplayBench(Bench):
     latency: LatencyProfile
 
     def __init__(self, config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
-        self.recording = open_recording(config)
+        self.recording = config.open_recording()
         super().__init__(config, ReplayBackend(self.recording), latency)
         self.live: Bench | None = None
         self.no_models = ""
         try:
-            pair = build_pair(config) if confirms else None
+            pair = config.load_models() if confirms else None
         except ConfigError as error:
             pair = None
             self.no_models = str(error)
         if pair is not None:
-            check_models(config, self.recording, pair)
-            self.live = self.confirming = live_bench(config, pair, config.live_latency())
+            config.check_models(self.recording, pair)
+            self.live = self.confirming = live_bench(config, pair, config.live_latency)
 
     @property
     @override
@@ -86,12 +76,7 @@ class ReplayBench(Bench):
     def _read_data(self, stage: str | None) -> LoadedPrompts:
         if stage == "confirm" and self.live is not None:  # a live confirmation needs no recorded prompts
             return self.live.data(stage)
-        config, pair = self.config, None if self.live is None else self.live.pair
-        tokenizer = tokenizer_of(config) if pair is None else pair.tokenizer
-        data = recorded_data(with_prompts_of(config, stage), self.recording, tokenizer)
-        if pair is not None:
-            check_prompts(config, data.prompts, pair)
-        return data
+        return self.config.load_prompts(stage, None if self.live is None else self.live.pair, self.recording)
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:

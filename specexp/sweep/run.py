@@ -21,7 +21,7 @@ from specexp.base.messages import counted, first_line
 from specexp.base.start import masked
 from specexp.bench.experiment import use_threads, warn_of_load
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import ConfigError, save_resolved
+from specexp.config import ConfigError
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.report.comparison import busy_machine
@@ -118,7 +118,7 @@ def prepare(
     """
     config = process.config
     say = partial(console.print, highlight=False, soft_wrap=True)
-    warn_of_load(config.get("latency"))
+    warn_of_load(config.profile)
     use_threads(config.generation.threads)
     bench = open_bench(config)
     check_stages(bench)
@@ -126,7 +126,7 @@ def prepare(
     # Nothing has been written so far, so a mistake in models, prompts or parts leaves nothing behind.
     trials = trials or process.open()
     bench.check_rendered(trials)
-    save_resolved(config, config.folder, shlex.split(command))
+    config.save(shlex.split(command))
     with StageBar(console) as bar:
         bench.tick = bar.prompt
         for sentence in left_out_lines(impossible):
@@ -150,7 +150,7 @@ def prepare(
             bench.measure_reference()
         if possible.count_acceptances is not None and (path := config.acceptance_counts):
             begin = partial(bar.stage, "counting acceptances")
-            count_acceptances(bench, possible.count_acceptances, path, config.resolved(config), begin)
+            count_acceptances(bench, possible.count_acceptances, path, config.resolved, begin)
         busy = busy_machine(bench.reference.seconds_per_token.values())
         if busy and bench.latency is None:
             say(busy)
@@ -164,7 +164,7 @@ def search(process: OneProcess, study: PreparedStudy) -> None:
     bench = study.bench
     settings = study.settings
     objectives = list(settings.objectives)
-    setting = tracked_config(study.config.to_dict())
+    setting = tracked_config(study.config.values)
 
     def after(trial: FrozenTrial) -> None:
         if bench.tracks_trials:

@@ -1,4 +1,4 @@
-"""The configuration of a study: the settings that all candidates share, and each candidate as overrides of them."""
+"""A study's configuration, read once: typed settings that all candidates share, and each candidate's composition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,28 +14,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specexp.artifacts.environment import device_name
 from specexp.artifacts.manifest import sha256
 from specexp.base.messages import first_line, type_and_line
+from specexp.bench.experiment import check_prompts, solver_of
 from specexp.config import (
     CommandError,
     Config,
     ConfigError,
-    apply_overrides,
-    build_latency,
-    build_task_items,
+    build_data,
+    build_pair,
+    build_parts,
     check_rows,
-    has_key,
-    is_multi_sequence,
-    is_replayed,
     prompt_errors,
-    recording_folder,
 )
-from specexp.config.load import COUNTS, with_counts, with_prompts_of
+from specexp.config.layers import PARTS
+from specexp.config.load import COUNTS, awaits_counts, with_counts, with_prompts_of
 from specexp.config.sweep import FUNCTION, Suggested
+from specexp.core.parts import Parts
 from specexp.replay.format.recording import MANIFEST
+from specexp.scheduling import Execution, Serial, SerialSpeculative
 
 if TYPE_CHECKING:
-    from specexp.config.sweep import Sweep
+    from specexp.bench.execution_arm import Solver
     from specexp.core.latency import LatencyProfile
-    from specexp.data.task_items import Problem
+    from specexp.data import LoadedPrompts
+    from specexp.engines.engine import ForeignEngine
+    from specexp.models.pair import ModelPair
+    from specexp.replay.format.recording import Recording
 
 T = TypeVar("T")
 VARIED = ("drafter", "builder", "controller")
@@ -78,17 +82,47 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(one)
 
 
-class StudyConfig(Config):
-    """An experiment with a ``sweep`` section. Each candidate is the experiment's composition with some overrides."""
+@dataclass(frozen=True)
+class Composition:
+    """The settings of a candidate, as new objects."""
 
-    sweep: Sweep
+    parts: Parts  # the verifier alone for an engine
+    execution: Execution | None  # None if one sequence is decoded per prompt
+    engine: ForeignEngine | None
+    resolved: Mapping[str, Any]  # the sections in which candidates may differ, with all defaults filled in
+
+
+class StudyConfig:
+    """The settings of an experiment with a ``sweep`` section. A candidate is its composition with some overrides.
+
+    Attributes:
+        acceptance_counts: The file to which the study first writes its counts; None if it does not count any.
+        values: All values of the resolved file, with passwords masked, to be stored with results.
+        specs: The specifications of the file's own parts and engine, by section.
+        replayed: Whether a recording replaces the models.
+        of_engine: Whether an engine replaces our parts.
+    """
 
     def __init__(self, config: Config) -> None:
-        vars(self).update(vars(config))
-        self.folder = self.output / self.name
-        # True if a recording replaces the models, or an engine replaces our parts.
-        self.replayed = is_replayed(config)
-        self.of_engine: bool = config.get("engine") is not None
+        assert config.sweep is not None
+        self.sweep = config.sweep
+        self.checker = config.checker
+        self.name = config.name
+        self.question = config.question
+        self.folder = config.output / config.name
+        self.acceptance_counts = self.folder / COUNTS if self.sweep.count_acceptances else None
+        self.pair = config.pair
+        self.generation = config.generation
+        self.tracking = config.tracking
+        self.baselines = config.baselines
+        self.least_gain = config.least_gain
+        self.float32_prompts = config.float32_prompts
+        self.invocation = config.invocation
+        self.values = config.to_dict()
+        self.specs: dict[str, Any] = {section: config.get(section) for section in (*PARTS, "engine")}
+        self.replayed = config.is_replayed
+        self.of_engine = self.specs["engine"] is not None
+        self._config = config
 
     @property
     def clock(self) -> str:
@@ -96,15 +130,10 @@ class StudyConfig(Config):
         return "a recording" if self.replayed else device_name(self.pair.device)
 
     @cached_property
-    def acceptance_counts(self) -> Path | None:
-        """The file to which the study first writes its acceptance counts; None if it does not count any."""
-        return self.folder / COUNTS if self.sweep.count_acceptances else None
-
-    @cached_property
     def multi_sequence(self) -> bool:
         """True if any candidate decodes several sequences per prompt, in which case all candidates do."""
         keys = [*self.sweep.space, *(key for overrides in self.sweep.enqueue for key in overrides)]
-        return is_multi_sequence(self) or any(key.partition(".")[0] == "execution" for key in keys)
+        return self._config.is_multi_sequence or any(key.partition(".")[0] == "execution" for key in keys)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Return whether a dotted key exists in the composition with these overrides."""
@@ -115,11 +144,43 @@ class StudyConfig(Config):
             for name, value in overrides.items()
             if name.partition(".")[0] == section and not isinstance(value, int | float)
         }
-        found = self.with_overrides(parts)
+        found = self._with_overrides(parts)
         # A setting that the engine leaves unset belongs to another way of drafting, so it does not apply.
-        return found.get(key, None) is not None if section == "engine" else has_key(found, key)
+        return found.get(key, None) is not None if section == "engine" else found.has(key)
 
-    def with_overrides(self, overrides: Mapping[str, Any], source: str = "sweep") -> Config:
+    def compose(self, overrides: Mapping[str, Any], draft: Any) -> Composition:
+        """Return a candidate's composition; raises ConfigError if its parts do not fit together.
+
+        ``draft`` is the pair's draft model, or a recording of it.
+        """
+        config = self._with_overrides(overrides)
+        engine = config.build_engine() if self.of_engine else None
+        parts = self.plain_parts if self.of_engine else build_parts(config, draft)
+        execution = None
+        if self.multi_sequence:
+            execution = config.execution or (Serial() if parts.drafter is None else SerialSpeculative())
+        return Composition(parts, execution, engine, self._resolved(config))
+
+    @property
+    def plain_parts(self) -> Parts:
+        """The parts of plain decoding: a new verifier alone."""
+        return Parts(verifier=self._config.verifier)
+
+    @property
+    def engine(self) -> Any:
+        """The file's own engine, new and unstarted; None if our loop decodes."""
+        return self._config.build_engine()
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The sections in which candidates may differ, as the file sets them, with all defaults filled in."""
+        return self._resolved(self._config)
+
+    def awaits_counts(self, overrides: Mapping[str, Any]) -> bool:
+        """Return whether a candidate cannot be composed before the study has counted acceptances."""
+        return awaits_counts(self._with_overrides(overrides), self.sweep)
+
+    def _with_overrides(self, overrides: Mapping[str, Any], source: str = "sweep") -> Config:
         """Return a candidate's configuration. A fitted tree without acceptance counts gets the study's counts.
 
         ``source`` is the beginning of an error's message.
@@ -129,7 +190,7 @@ class StudyConfig(Config):
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
-        return apply_overrides(self, filled, source)
+        return self._config.with_overrides(filled, source)
 
     def drawn(self) -> Iterator[dict[str, Any]]:
         """Yield a few draws of the user's function; raises ConfigError if it fails or its settings are wrong."""
@@ -147,13 +208,12 @@ class StudyConfig(Config):
                 text = first_line(error)
                 cannot = f"{entry.call} cannot be called: {type_and_line(error)}"
                 raise ConfigError(f"{where}: {text if text.startswith(entry.call) else cannot}") from error
-            self.with_overrides(overrides, f"{where}: {entry.call}")
+            self._with_overrides(overrides, f"{where}: {entry.call}")
             if not self.multi_sequence and any(key.partition(".")[0] == "execution" for key in overrides):
                 raise ConfigError(f"{where}: {entry.call} must return no key of execution, because the file sets none")
             yield overrides
 
-    def resolved(self, config: Config) -> dict[str, Any]:
-        """Return the sections in which candidates may differ, with all defaults filled in."""
+    def _resolved(self, config: Config) -> dict[str, Any]:
         if self.of_engine:
             return {"engine": config.get("engine")}
         found = {section: config.get(section) for section in VARIED}
@@ -162,26 +222,56 @@ class StudyConfig(Config):
             found["execution"] = config.get("execution") or {"class_path": one_by_one, "init_args": {}}
         return found
 
+    @cached_property
+    def profile(self) -> LatencyProfile | None:
+        """The latency profile of the file, which models the seconds of a replay; None if there is none."""
+        return self._config.latency
+
+    @property
     def latency(self) -> LatencyProfile | None:
-        """Return the profile that models the seconds of the study; None if they are measured."""
-        profile = build_latency(self)
-        return profile if profile is not None and (profile.modelled or self.replayed) else None
+        """The profile that models the seconds of the study; None if they are measured."""
+        return self.profile if self.replayed or (self.profile is not None and self.profile.modelled) else None
 
+    @property
     def live_latency(self) -> LatencyProfile | None:
-        """Return the profile that models the seconds of a replay's live confirmation; None if they are measured.
-
-        If the profile's source is ``measured``, live seconds are measured too. Otherwise the profile times live steps.
-        """
-        profile = self.latency()
+        """The profile that models the seconds of a replay's live steps; None if they are measured, as its own were."""
+        profile = self.latency
         modelled = profile is not None and profile.modelled and profile.source != "measured"
         return profile if modelled else None
 
-    def problems(self) -> dict[str, Problem]:
-        """Return the task items of all stages by prompt id; empty if the prompts do not belong to a task."""
-        found: dict[str, Problem] = {}
-        for items in self._of_stages(build_task_items):
-            found |= {} if items is None else items.problems
-        return found
+    def load_models(self, weights: bool = True) -> ModelPair:
+        """Return the models, or only their outlines if ``weights`` is False; raises ConfigError on failure."""
+        return build_pair(self._config, weights)
+
+    def solver(self, pair: ModelPair) -> Solver | None:
+        """Return what solves the task items of all stages. It has no problems if prompts do not belong to a task."""
+        tasks = [items for items in self._of_stages(lambda staged: staged.task_items) if items is not None]
+        return solver_of(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
+
+    def data_of(self, stage: str | None) -> Any:
+        """Return the section ``data`` of a stage; None is the search."""
+        return with_prompts_of(self._config, stage).get("data")
+
+    def load_prompts(
+        self, stage: str | None, pair: ModelPair | None, recording: Recording | None = None
+    ) -> LoadedPrompts:
+        """Return the prompts of a stage; raises ConfigError if one does not fit the context or was not recorded.
+
+        ``pair`` is None if only the recording can be used.
+        """
+        staged = with_prompts_of(self._config, stage)
+        if recording is not None:
+            from specexp.replay.backend import recorded_data, tokenizer_of
+
+            tokenizer = tokenizer_of(self.pair.target) if pair is None else pair.tokenizer
+            data = recorded_data(staged, recording, tokenizer)
+        else:
+            assert pair is not None
+            data = build_data(staged, pair.tokenizer)
+        with prompt_errors(staged):
+            if pair is not None:
+                check_prompts(self._config, data.prompts, pair)
+        return data
 
     def check_rows(self) -> list[str]:
         """Return remarks on stages with fewer prompts than ``max_prompts``; raises ConfigError if one has none."""
@@ -190,7 +280,7 @@ class StudyConfig(Config):
     def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
         found = []
         for stage in (None, *self.sweep.stages):
-            staged = with_prompts_of(self, stage)
+            staged = with_prompts_of(self._config, stage)
             with prompt_errors(staged):
                 found.append(read(staged))
         return found
@@ -200,17 +290,17 @@ class StudyConfig(Config):
 
         Digests of files named in the settings are included, as models may be retrained and prompts edited in place.
         """
-        shared = {section: self.get(section) for section in SHARED}
+        shared = {section: self._config.get(section) for section in SHARED}
         shared["content"] = {
             name: digest_of_files(Path(name))
             for name in texts_in([shared["pair"], shared["data"]])
             if os.path.exists(name)  # noqa: PTH110 - false, not an error, for a text that cannot be a path
         }
         if self.of_engine:
-            shared["engine"] = self.get("engine")["class_path"]
+            shared["engine"] = self.specs["engine"]["class_path"]
         if self.multi_sequence:
-            shared["reasoning"] = self.get("reasoning")
-        if (profile := build_latency(self)) is not None:
+            shared["reasoning"] = self._config.get("reasoning")
+        if (profile := self.profile) is not None:
             # The profile's content rather than its path, because an alias may point to another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
@@ -219,4 +309,20 @@ class StudyConfig(Config):
 
     def recording_digest(self) -> str:
         """Return the hash of the recording's manifest, which contains the hashes of the recording's files."""
-        return sha256((recording_folder(self) / MANIFEST).read_bytes())
+        return sha256((self._config.recording_folder / MANIFEST).read_bytes())
+
+    def open_recording(self) -> Recording:
+        """Return the recording to replay; raises ConfigError if it was made with other settings."""
+        from specexp.replay.backend import open_recording
+
+        return open_recording(self._config)
+
+    def check_models(self, recording: Recording, pair: ModelPair) -> None:
+        """Raise ConfigError if the recording was not made with the models of ``pair``."""
+        from specexp.replay.backend import check_models
+
+        check_models(self._config, recording, pair)
+
+    def save(self, command: list[str]) -> None:
+        """Write the resolved file and the environment to the study's folder."""
+        self._config.save(self.folder, command)

@@ -14,7 +14,7 @@ from specexp.bench.metrics import metric_named
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import Config, apply_overrides, build_engine, build_outline, build_pair
+from specexp.config import Config, build_pair
 from specexp.config.command import current_result
 from specexp.core.runtime import Runtime
 from specexp.data import Prompt
@@ -34,7 +34,7 @@ _DRAFTS = "with speculation"
 
 def engine_to_verify(config: Config) -> ForeignEngine:
     """Return the configured engine. Raises ConfigError if it cannot be built or does not speculate."""
-    engine: ForeignEngine = build_engine(config)
+    engine: ForeignEngine = config.build_engine()
     if engine.deployed_settings() == engine.plain().deployed_settings():
         raise config.checker.error(
             ("engine",),
@@ -49,7 +49,7 @@ def rehearse_engine(engine: ForeignEngine, config: Config) -> None:
 
     Raises ConfigError if models or prompts cannot be used, or the engine cannot decode with them.
     """
-    pair = build_outline(config)
+    pair = build_pair(config, weights=False)
     _checked_prompts(engine, config, pair)
 
 
@@ -88,7 +88,7 @@ def verify_engine(config: Config) -> EndpointReport:
             return None
         if config.pair.target_dtype == "float32":
             return pair
-        return build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
+        return build_pair(config.with_overrides({"pair.target_dtype": "float32"}, "verify"))
 
     def answer(one: ForeignEngine, prompt: Prompt) -> list[int]:
         restarts = pool.restarts(one)

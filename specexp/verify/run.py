@@ -30,13 +30,9 @@ from specexp.config import (
     ComposedArm,
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
     build_pair,
     build_parts,
-    build_verifier,
-    is_multi_sequence,
-    save_resolved,
 )
 from specexp.config.command import current_result
 from specexp.config.named_artifacts import local
@@ -96,7 +92,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
 
     Raises ConfigError if the file decodes groups of sequences.
     """
-    if is_multi_sequence(config):
+    if config.is_multi_sequence:
         raise ConfigError(
             f"{config.file}: verify cannot test an experiment that decodes groups of sequences: use python -m "
             f"specexp.run {config.file}, which compares every group with plain decoding, token for token"
@@ -112,14 +108,14 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
     titles += [name for name in config.get("baselines") or () if name != PLAIN]
-    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
+    return Config(layers, config.file).with_overrides(overrides, "specexp.verify"), titles
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:
     """Return one claim per composition of a file. Raises ConfigError if a verifier does not declare its processors."""
     claims = []
     for arm in arms_of(config):
-        verifier = build_verifier(arm.config)
+        verifier = arm.config.verifier
         temperature = verifier.noise_temperature
         processors = verifier.processors or (None if temperature is None else Processors(temperature))
         if processors is None:
@@ -168,7 +164,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
     folder = folder_of(given)
-    save_resolved(config, folder)
+    config.save(folder)
     use_threads(config.generation.threads)
     console = terminal(180)
     with StageBar(console) as bar:
@@ -285,7 +281,7 @@ class _Reference:
         self.settings = settings
         self.generation = spec.generation
         self.model = backend.model
-        self.parts = Parts(verifier=build_verifier(claim.arm.config))
+        self.parts = Parts(verifier=claim.arm.config.verifier)
         arm = make_arm(replace(spec, parts=self.parts), backend)
         assert isinstance(arm, LearningArm)
         self.arm = arm
@@ -341,7 +337,7 @@ class _ToyTask:
 
     def make_parts(self, draft: Any) -> Parts:
         if self.what == "plain law":
-            return Parts(verifier=build_verifier(self.config))
+            return Parts(verifier=self.config.verifier)
         return build_parts(self.config, draft)
 
     def __call__(self, manner: Manner, number: int) -> Tally:

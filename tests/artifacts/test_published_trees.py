@@ -6,7 +6,7 @@ import pytest
 
 from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import StaticTree
-from specexp.config import build_builder, load_config
+from specexp.config import load_config
 
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 CHILDREN = [[1, 2], [3, 4], [5], [6], [], [], []]
@@ -31,7 +31,7 @@ def test_an_experiment_names_the_file(tmp_path, experiment):
     file = tmp_path / "choices.py"
     file.write_text(f"# of another project\nmc_sim = {PATHS}\n")
     config = load_config(experiment(builder={"class_path": "StaticTree", "init_args": {"rank_paths": str(file)}}))
-    builder = build_builder(config)
+    builder = config.builder
     assert isinstance(builder, StaticTree)
     assert builder.rank_paths == PATHS
 

@@ -25,7 +25,7 @@ VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 
 
 TestSequoia = contract_of(DrawingTreeBuilderContract, lambda: Sequoia(budget=12, acceptance=VECTOR))
-TestSequoiaOfTopCandidates = contract_of(TreeBuilderContract, lambda: Sequoia(12, VECTOR, candidates="top-k"))
+TestSequoiaOfTopCandidates = contract_of(TreeBuilderContract, lambda: Sequoia(VECTOR, 12, candidates="top-k"))
 
 
 @cache
@@ -73,7 +73,7 @@ def test_no_tree_is_worth_more(acceptance, budget, depth):
     best = max(tokens_per_step(tree, acceptance) for tree in trees)
     if best == 1:  # no child that is ever accepted fits
         reject()
-    tree = Sequoia(budget, acceptance, max_depth=depth)
+    tree = Sequoia(acceptance, budget, max_depth=depth)
     assert worth(tree, acceptance) == pytest.approx(best, rel=1e-12)
     assert tree.expected_tokens_per_step == pytest.approx(best, rel=1e-12)
     assert frozenset(map(tuple, tree.rank_paths)) in trees
@@ -131,7 +131,7 @@ def test_no_tree_is_faster(acceptance, budget, milliseconds, draft_ms, max_depth
     if not any(acceptance[:3]):
         reject()
     target_ms = [[n + 1, ms] for n, ms in enumerate(milliseconds)]
-    tree = Sequoia(budget, acceptance, max_depth=max_depth, target_ms=target_ms, draft_ms=draft_ms)
+    tree = Sequoia(acceptance, budget, max_depth=max_depth, target_ms=target_ms, draft_ms=draft_ms)
 
     def speedup(paths):
         passes = milliseconds[len(paths)] + draft_ms * max(map(len, paths))
@@ -151,13 +151,13 @@ def test_no_tree_is_faster(acceptance, budget, milliseconds, draft_ms, max_depth
 def test_a_tree_fills_the_bucket_that_is_paid_for():
     """Rows cost 10 ms up to 8 and 11 ms up to 64: with all nodes likely to pay, none of 64 rows is left empty."""
     likely, times = [0.5, 0.2, 0.1, 0.2], [[1, 10], [8, 10], [64, 11]]
-    assert Sequoia(63, likely, target_ms=times, draft_ms=0, buckets=True).max_nodes == 63
-    assert Sequoia(63, likely, target_ms=[[1, 10], [8, 10], [64, 40]], draft_ms=0, buckets=True).max_nodes == 7
+    assert Sequoia(likely, 63, target_ms=times, draft_ms=0, buckets=True).max_nodes == 63
+    assert Sequoia(likely, 63, target_ms=[[1, 10], [8, 10], [64, 40]], draft_ms=0, buckets=True).max_nodes == 7
 
 
 def test_times_between_two_measured_ones_are_interpolated():
     """A chain of n, of value (1 - 0.8 ** (n + 1)) / 0.2, in passes of 10 + n ms and n ms."""
-    chain = Sequoia(8, [0.8, 0.2], target_ms=[[1, 10], [3, 12], [9, 18]], draft_ms=1)
+    chain = Sequoia([0.8, 0.2], 8, target_ms=[[1, 10], [3, 12], [9, 18]], draft_ms=1)
     speedups = [(1 - 0.8 ** (n + 1)) / 0.2 * 10 / (10 + n + n) for n in range(1, 9)]
     assert chain.max_nodes == 1 + int(np.argmax(speedups)) == 4
     assert chain.predicted_speedup == pytest.approx(max(speedups))
@@ -173,25 +173,7 @@ def configured(**arguments):
 def test_a_file_holds_the_vector(tmp_path):
     file = tmp_path / "acceptance.json"
     file.write_text(json.dumps({"acceptance": VECTOR, "arm": "sequoia"}))
-    assert configured(acceptance=str(file), budget=20).rank_paths == Sequoia(20, VECTOR).rank_paths
-
-
-def test_a_growmap_is_taken_as_it_is(tmp_path):
-    file = tmp_path / "growmap.json"
-    growmap = {
-        "size": 4,
-        "Successors": [[1, 2], [], [3], []],
-        "roots": [[0], [1, 2], [3]],
-        "branches": [[2], [0, 1], [0]],
-        "depth": [0, 1, 1, 2],
-        "mask": [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]],
-    }
-    file.write_text(json.dumps(growmap))
-    tree = configured(growmap=str(file))
-    assert tree.rank_paths == [[0], [1], [1, 0]]
-    assert tree.kind is NodeKind.DRAWN
-    assert tree.expected_tokens_per_step is None
-    assert tree.predicted_speedup is None
+    assert configured(acceptance=str(file), budget=20).rank_paths == Sequoia(VECTOR, 20).rank_paths
 
 
 def times(pairs):
@@ -201,15 +183,12 @@ def times(pairs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "exactly one of acceptance and growmap, got neither"),
-        ({"acceptance": VECTOR, "growmap": [[0]]}, "exactly one of acceptance and growmap, got both"),
         ({"acceptance": []}, "acceptance must have at least 2 numbers"),
         ({"acceptance": [0.5, 0.3]}, r"acceptance must sum to 1 \(within 0\.001\), got 0\.8"),
         ({"acceptance": [1.2, -0.2]}, r"acceptance\.0 must be <= 1, got 1\.2"),
         ({"acceptance": [0.5, float("nan"), 0.5]}, r"acceptance\.1 must be a finite number, got nan"),
         ({"acceptance": [0.0, 0.0, 1.0]}, "must be at least 1e-12 for one of the first 2 children"),
         ({"acceptance": VECTOR, "draft_ms": 1.0}, "must have both target_ms and draft_ms"),
-        ({"growmap": [[0]], "max_depth": 3}, "takes a growmap as it is"),
         (times([]), r"target_ms must cover 1 to 65 tokens \(budget \+ 1\), got no tokens"),
         (times([[1, 10], [9], [65, 20]]), r"target_ms\.1: List should have at least 2 items"),
         (times([[1, 0], [65, 20]]), r"target_ms\.0\.1 must be > 0, got 0"),

@@ -9,12 +9,9 @@ from specexp.builders import Chain, ParametricTree
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
     build_parts,
-    build_workload,
     load_config,
-    save_resolved,
 )
 from specexp.config.load import with_prompts_of
 from specexp.drafters import TokenRecycling, Union
@@ -31,19 +28,19 @@ def test_later_wins_and_mappings_merge(write):
 
 
 def test_another_class_replaces_the_same_class_merges(composition):
-    merged = apply_overrides(composition, {"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}})
+    merged = composition.with_overrides({"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}})
     assert merged.get("builder.init_args.nodes") == 16
     assert merged.get("builder.init_args.depth") == 3
     spelled_out = {"class_path": "specexp.builders.ParametricTree", "init_args": {"depth": 3}}
-    assert apply_overrides(composition, {"builder": spelled_out}).get("builder.init_args.nodes") == 16
-    chain = apply_overrides(composition, {"builder.class_path": "Chain"})
+    assert composition.with_overrides({"builder": spelled_out}).get("builder.init_args.nodes") == 16
+    chain = composition.with_overrides({"builder.class_path": "Chain"})
     assert chain.get("builder") == {"class_path": "Chain", "init_args": {"length": 4, "candidates": "top-k"}}
     assert composition.get("builder.class_path") == "ParametricTree"
 
 
 def test_whole_parts_are_applied_before_the_keys_inside(composition):
     chain = {"name": "chain", "class_path": "Chain"}
-    chosen = apply_overrides(composition, {"builder.init_args.length": 6, "builder": chain})
+    chosen = composition.with_overrides({"builder.init_args.length": 6, "builder": chain})
     assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6, "candidates": "top-k"}}
 
 
@@ -58,7 +55,7 @@ def test_command_line_values_are_yaml(write):
     assert isinstance(parts.builder, Chain)
     assert parts.builder.max_nodes == 2
     assert parts.verifier.temperature == 0.1
-    assert build_workload(config).max_prompts == 3
+    assert config.workload.max_prompts == 3
 
 
 def test_keys_reach_inside_lists(write):
@@ -120,7 +117,7 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
         "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 64}}}"
     )
     config = load_config(write(text), ["--generation.seed", "5"])
-    save_resolved(config, tmp_path / "run", command=["specexp.run"])
+    config.save(tmp_path / "run", command=["specexp.run"])
     found = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert found["command"] == ["specexp.run"]
     assert {"torch", "transformers", "specexp"} <= set(found["packages"])
@@ -137,7 +134,7 @@ def test_the_confirmation_takes_the_last_prompts_of_a_set_that_is_too_small_for_
     file = Path(__file__).parents[2] / "experiments/tree_shape.yaml"
     config = load_config(file, [f"--data.prompts={mine}", "--data.max_prompts=15"])
     taken = {
-        stage: [row["index"] for row in build_workload(with_prompts_of(config, stage)).rows()]
+        stage: [row["index"] for row in with_prompts_of(config, stage).workload.rows()]
         for stage in (None, "count_acceptances", "confirm")
     }
     assert taken == {
@@ -177,6 +174,6 @@ def test_checking_the_touched_sections_alone_is_checking_the_file(write, overrid
     )
     config = load_config(write(text))
     before = config.to_dict()
-    changed = apply_overrides(config, overrides)
+    changed = config.with_overrides(overrides)
     assert changed.to_dict() == Config(changed.layers, changed.file).to_dict() != before
     assert config.to_dict() == before == Config(config.layers, config.file).to_dict()

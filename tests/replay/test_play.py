@@ -51,7 +51,7 @@ COMPOSITIONS = {
     "chain": (Chain(4), Fixed),
     "longest chain": (Chain(8), Fixed),
     "static tree": (ParametricTree(nodes=11, depth=4, width=5), Fixed),
-    "Sequoia": (Sequoia(9, acceptance=[0.5, 0.2, 0.1, 0.2], candidates="top-k"), Fixed),
+    "Sequoia": (Sequoia([0.5, 0.2, 0.1, 0.2], 9, candidates="top-k"), Fixed),
     "k-config": (KConfig([3, 2, 1]), Fixed),
     "narrower k-config": (KConfig([2, 2]), lambda: Fixed(max_depth=3)),
     "DySpec greedy": (DySpecGreedy(16, candidates="top-k"), Fixed),

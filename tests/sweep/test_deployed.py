@@ -78,10 +78,10 @@ def test_a_winner_measured_warm_is_deployed_warm(gained):
 
 
 def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_nothing(gained, capsys, monkeypatch):
-    def load_nothing(config):
+    def load_nothing(config, weights):
         raise AssertionError("a finished study needs no model")
 
-    monkeypatch.setattr("specexp.sweep.preparation.build_pair", load_nothing)
+    monkeypatch.setattr("specexp.sweep.study_config.build_pair", load_nothing)
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

@@ -71,27 +71,14 @@ class Rendering(Bench):
 
     def __init__(self, digests, varying=""):
         self.digests, self.varying = digests, varying
-        self.config = self
-        self.sweep = SimpleNamespace(stages=tuple(one for one in digests if one is not None))
-
-    def get(self, key, default=None):
-        return {"name": key} if key.removeprefix("sweep.") in self.digests or key == "data" else default
+        stages = tuple(one for one in digests if one is not None)
+        self.config = SimpleNamespace(sweep=SimpleNamespace(stages=stages), data_of=lambda stage: stage)
 
     def data(self, stage=None):
         return Data(self.digests[stage], self.varying)
 
 
-def test_a_study_continues_only_with_the_tokens_that_it_measured(tmp_path, monkeypatch):
-    import specexp.sweep.bench as module
-
-    class Staged:
-        def __init__(self, stage):
-            self.stage = stage
-
-        def get(self, key):
-            return self.stage
-
-    monkeypatch.setattr(module, "with_prompts_of", lambda config, stage: Staged(stage))
+def test_a_study_continues_only_with_the_tokens_that_it_measured(tmp_path):
     trials = opened(settings(), tmp_path)
     Rendering({None: "a", "confirm": "b"}).check_rendered(trials)
     Rendering({None: "a", "confirm": "b"}).check_rendered(trials)

@@ -14,7 +14,7 @@ from helpers.small_study import write
 
 from specexp.bench.record import read_records
 from specexp.bench.verdict import SpeedVerdict
-from specexp.config import build_workload, load_config
+from specexp.config import load_config
 from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
 from specexp.sweep.one_process import OneProcess
@@ -175,7 +175,7 @@ def test_the_best_are_confirmed_on_more_prompts_than_the_others_while_time_is_le
 def test_more_prompts_are_proposed_from_the_offset_on_only(small):
     def confirmed(most):
         small["sweep"]["confirm"] = {"best": 1, "data": {"max_prompts": most}}
-        return build_workload(with_prompts_of(load_config(write(small)), "confirm"))
+        return with_prompts_of(load_config(write(small)), "confirm").workload
 
     assert confirmed(1).available() == len(confirmed(10**6).rows()) > 1
 
@@ -199,7 +199,7 @@ def test_no_more_prompts_are_proposed_than_the_set_has_and_no_fewer_than_the_fil
     propose = lambda *given, **how: proposed.append((given[3], how["exhausted"])) or {}  # noqa: E731
     monkeypatch.setattr(conclusion, "more_prompts", propose)
     assert main([write(small)]) == 0
-    rows = len(build_workload(with_prompts_of(load_config("runs/small/config.yaml"), "confirm")).rows())
+    rows = len(with_prompts_of(load_config("runs/small/config.yaml"), "confirm").workload.rows())
     assert proposed == [(rows if proposes == "all" else proposes, exhausted)]
 
 

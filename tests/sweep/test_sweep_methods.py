@@ -94,13 +94,14 @@ def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(metho
 def test_a_choice_is_left_out_only_if_both_ends_of_its_numbers_cannot_be_built(methods):
     lengths = []
 
-    def compose(overrides):
+    def compose(name, overrides):
         lengths.append(overrides.get("builder.init_args.length"))
         if overrides["drafter"]["class_path"] == "PromptLookup" or lengths[-1] == 4:
             raise ValueError("these do not go together")
+        return SimpleNamespace(close=lambda: None)
 
     config = load_config(write(methods))
-    possible, left_out = without_impossible(SimpleNamespace(config=StudyConfig(config), try_to_compose=compose))
+    possible, left_out = without_impossible(SimpleNamespace(config=StudyConfig(config), compose=compose))
     assert {1, 4} <= set(lengths)
     assert left_out == dict.fromkeys(("method 'lookup'", "looks up 2"), "these do not go together")
     assert [choice["name"] for choice in possible.space["method"].choices] == ["chain"]

@@ -260,7 +260,7 @@ def test_tables_and_steps_give_the_same_figures(here):
     from specexp.sweep.study_config import StudyConfig
 
     study_config = StudyConfig(load_config(write()))
-    latency = study_config.latency()
+    latency = study_config.latency
     assert latency is not None
     bench = ReplayBench(study_config, latency, confirms=True)
     bench.load_reference()

@@ -2,8 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
@@ -74,8 +72,7 @@ def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_passwo
     ],
 )
 def test_studies_are_grouped_by_the_method_that_won(parts, choice, method):
-    config: Any = SimpleNamespace(get=parts.get)
-    assert method_of(config, replace(WINNER, choice=choice)) == method
+    assert method_of({"engine": None, **parts}, replace(WINNER, choice=choice)) == method
 
 
 def test_the_summary_of_a_study_has_the_winners_figures():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import first_line, restated
-from specexp.config import Config, ConfigError, build_parts, save_resolved
+from specexp.config import Config, ConfigError, build_parts
 from specexp.config.check import Checker
 from specexp.config.command import check_here, current_result, run_command
 from specexp.config.layers import read_layers
@@ -58,7 +58,7 @@ def run(config: Config) -> Comparison:
 
     found, recording = compare_devices(config)
     folder = config.output / config.name
-    save_resolved(config, folder)
+    config.save(folder)
     tracker = tracker_of(config.tracking, config.pair, config.name, folder)
     made = report(found, recording, config.question or "What if")
     # the tables have many columns

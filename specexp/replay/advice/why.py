@@ -16,11 +16,7 @@ from specexp.base.messages import first_line
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
-    build_latency,
     build_parts,
-    is_replayed,
-    save_resolved,
 )
 from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, init_options
@@ -65,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_explained(config)
     check_here(config)
-    if not is_replayed(config):
+    if not config.is_replayed:
         plan_recording(config)  # raises its errors before the profile is measured
     if dry_run:
         made = "a profile and a recording, which are made first"
-        if is_replayed(config):
+        if config.is_replayed:
             from specexp.replay.backend import open_replay
 
             open_replay(config)
@@ -77,16 +73,16 @@ def _act(config: Config, dry_run: bool) -> int:
         print(f"{config.name}, from {made}")
         return 0
     found = run(config)
+    again = config.invocation
+    result = current_result()
     best = found.settings[0]
     if best.over_now.is_faster:
-        changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
-        current_result().next = command_line(
-            "run", *experiment_again(config, changed), why="measures its speedup with models"
-        )
+        changed = {**({"backend": "live"} if config.is_replayed else {}), **best.overrides}
+        result.next = command_line("run", *experiment_again(again, changed), why="measures its speedup with models")
     elif config.sweep is not None:
-        current_result().next = command_line("sweep", *experiment_again(config), why="searches more settings")
+        result.next = command_line("sweep", *experiment_again(again), why="searches more settings")
     else:
-        current_result().next = command_line("init", "my-study", *init_options(config), why="searches more settings")
+        result.next = command_line("init", "my-study", *init_options(again.pair), why="searches more settings")
     return 0
 
 
@@ -116,8 +112,8 @@ def run(config: Config) -> Explained:
 
     name = config.name
     folder = config.output / name / "why"
-    save_resolved(config, folder)
-    if not is_replayed(config):
+    config.save(folder)
+    if not config.is_replayed:
         config = _measured(config, folder)
     found = explain(config)
     shown = report(found, config.question or f"Where does {name} lose time?")
@@ -137,7 +133,7 @@ def _measured(config: Config, folder: Path) -> Config:
             raise ConfigError(f"python {' '.join(words)} failed with exit code {done.returncode}")
     latency = {"artifact": str(profile / "best")}
     overrides = {"backend": "replay", "recording": str(recording), "latency": latency, "sweep": None}
-    return apply_overrides(config, overrides, "why")
+    return config.with_overrides(overrides, "why")
 
 
 def explain(config: Config) -> Explained:
@@ -150,14 +146,14 @@ def explain(config: Config) -> Explained:
     from specexp.replay.advice.why_report import NOW, PLAIN, Effect, Explained
     from specexp.replay.backend import open_replay
 
-    latency = build_latency(config)
+    latency = config.latency
     assert latency is not None, "the config check requires latency for a replay"
     backend, data = open_replay(config)
     parts = build_parts(config, backend.draft)
     label = parts.label
 
     def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
-        changed = apply_overrides(config, dict(change.overrides), "why")
+        changed = config.with_overrides(dict(change.overrides), "why")
         spec = ArmSpec(name, config.generation, build_parts(changed, backend.draft), latency=change.latency)
         arm = make_arm(spec, backend)
         arm.reset()

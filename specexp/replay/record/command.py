@@ -26,16 +26,13 @@ from specexp.config import (
     CommandError,
     Config,
     ConfigError,
-    apply_overrides,
-    build_outline,
     build_pair,
     build_parts,
-    build_workload,
     check_rows,
     prompt_errors,
 )
 from specexp.config.command import GOES_ON, check_here, current_result
-from specexp.config.next_step import command_line, experiment_again, measured_by
+from specexp.config.next_step import command_line, experiment_again
 from specexp.data import Prompt
 from specexp.replay.format.recording import (
     MANIFEST,
@@ -94,7 +91,7 @@ def _act(
         run(config, shard=shard)
         return 0
     plan = plan_recording(config)
-    pair = build_outline(plan.config)
+    pair = build_pair(plan.config, weights=False)
     check_context(plan.coverage, pair, plan.config.checker)
     load_prompts(plan, pair)
     manifest = _existing(plan, plan.made_of())
@@ -134,12 +131,13 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     print_line(f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}")
     result = current_result()
     result.folder = str(recording.folder)
+    again = config.invocation
     if config.get("latency") is None:
         why = "measures the latency profile for the replay"
-        result.next = command_line("profile", *experiment_again(config), why=why)
+        result.next = command_line("profile", *experiment_again(again), why=why)
     else:
-        replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
-        result.next = command_line(measured_by(config), *replayed, why="decodes without the models")
+        replayed = experiment_again(again, {"backend": "replay", "recording": str(recording.folder)})
+        result.next = command_line(again.measured_by, *replayed, why="decodes without the models")
     return recording
 
 
@@ -298,7 +296,7 @@ class RecordingJob:
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
         # A recording depends neither on the controller nor on a latency profile.
-        without = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
+        without = config.with_overrides({"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
         drafter = build_parts(without, source).drafter
         model = self.pair.target_runtime()
         if drafter is not None:
@@ -441,7 +439,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     found: dict[str, Prompt] = {}
     for config in plan.prompts.values():
         with prompt_errors(config):
-            workload = build_workload(config)
+            workload = config.workload
             prompts = workload.load(pair.tokenizer)
             check_lengths(prompts, pair, config.generation.max_new_tokens, config.checker)
         for sentence in workload.preparation.chat_template():

@@ -10,7 +10,7 @@ from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import COUNTS, PromptRecord
-from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_latency, build_parts
+from specexp.config import Config, ConfigError, arms_of, build_parts
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.parts import Parts
 from specexp.replay.backend import ReplayArm, ReplayBackend
@@ -64,18 +64,18 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
     config = planned.config
     if config.get("drafter") is None:
         return
-    controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
+    controlled = config.get("controller") != config.with_overrides({"controller": _FIXED}).get("controller")
     controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
     yield describe_part(config.get("builder")) + controller, config
     yield from _arms(config)
     others = {"controller": _FIXED, "verifier": planned.verifier_section}
     for given in planned.covered_by:
         if given != config.get("builder") or controlled:
-            yield describe_part(given), apply_overrides(config, {"builder": given, **others})
+            yield describe_part(given), config.with_overrides({"builder": given, **others})
     if learns(planned.drafter()):
         for paths, name in trees_between(planned.coverage):
             tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
-            yield name, apply_overrides(config, {"builder": tree, **others})
+            yield name, config.with_overrides({"builder": tree, **others})
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
@@ -135,10 +135,10 @@ def _row(
     decoded: Callable[[], None],
 ) -> dict[str, Any]:
     try:
-        latency = build_latency(config)
+        latency = config.latency
     except ConfigError:  # the profile's artifact has not been measured yet
         latency = None
-        config = apply_overrides(config, {"latency": None})
+        config = config.with_overrides({"latency": None})
     replayed, decoding = (
         make_arm(ArmSpec(name, config.generation, build_parts(config, backend.draft), latency=latency), backend)
         for backend in (replay, live)

@@ -13,12 +13,7 @@ from specexp.bench.arm import describe
 from specexp.config import (
     Config,
     ConfigError,
-    apply_overrides,
     arms_of,
-    build_drafter,
-    build_verifier,
-    is_multi_sequence,
-    recording_folder,
 )
 from specexp.config.check import Checker, contracts_in
 from specexp.config.load import with_prompts_of
@@ -50,7 +45,7 @@ class RecordingPlan:
 
     def drafter(self) -> Drafter | None:
         """Return a new drafter, without its models."""
-        return build_drafter(self.config)
+        return self.config.drafter
 
     def made_of(self) -> dict[str, Any]:
         """Return all settings that affect the recorded answers, except for the prompts."""
@@ -105,7 +100,7 @@ def plan_recording(config: Config) -> RecordingPlan:
 
     Raises ConfigError if the experiment cannot be recorded.
     """
-    if is_multi_sequence(config):
+    if config.is_multi_sequence:
         raise ConfigError(
             f"{config.file}: the experiment decodes several sequences for a prompt, which cannot be recorded: remove "
             "execution and TaskItems"
@@ -113,7 +108,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     if config.get("engine") is not None:
         raise ConfigError(f"{config.file}: engine must be left out: only our own decoding can be recorded")
     verifier, section = _recorded_verifier(config)
-    drafter = build_drafter(config)
+    drafter = config.drafter
     covered_by = config.get("record")["coverage"]
     pair = config.get("pair")
     added = drafter is None and sources_of(pair["target"], pair["draft"])[1] is not None
@@ -121,13 +116,13 @@ def plan_recording(config: Config) -> RecordingPlan:
         covered_by = [(config.get("builder") if learns(drafter) else None) or _DEFAULT]
     if not covered_by:
         raise refusal(config.checker, "coverage", "must have at least one builder, got an empty list")
-    config = apply_overrides(config, {"record.coverage": covered_by}, config.source_of(("record", "coverage")))
+    config = config.with_overrides({"record.coverage": covered_by}, config.source_of(("record", "coverage")))
     covered_by = config.get("record")["coverage"]
     overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
     if (added or drafter is not None) and config.get("builder") is None:
         overrides["builder"] = covered_by[-1]
-    config = apply_overrides(config, overrides, config.file)
-    drafter = build_drafter(config)
+    config = config.with_overrides(overrides, config.file)
+    drafter = config.drafter
     coverage: list[TreeBuilder] = list(config.record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
         _check_coverage(config.checker, number, builder, drafter, verifier)
@@ -135,7 +130,7 @@ def plan_recording(config: Config) -> RecordingPlan:
         scoring_of(drafter)
     return RecordingPlan(
         config,
-        recording_folder(config),
+        config.recording_folder,
         coverage,
         covered_by,
         verifier,
@@ -175,7 +170,7 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
     """Return a plain-decoding verifier with the configured sampling settings, and its config section."""
-    given = build_verifier(config)
+    given = config.verifier
     settings = given.sampling_settings
     if settings is None:
         raise config.checker.error(
@@ -186,7 +181,7 @@ def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
     section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
     if settings["temperature"]:
         section = {"class_path": "KeyedSampling", "init_args": dict(settings)}
-    return build_verifier(apply_overrides(config, {"verifier": section}, config.file)), section
+    return config.with_overrides({"verifier": section}, config.file).verifier, section
 
 
 def _check_coverage(
