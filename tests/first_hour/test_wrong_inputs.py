@@ -40,6 +40,16 @@ FILES = [
         "builder: {class_path: Chain}\n  seed: 1\n",
         "mine.yaml, line 2 ... check the indentation of this line",
     ),
+    file(
+        "data:\n  max_prompts 3\n  offset: 1\n",
+        "mine.yaml, line 2: not valid YAML (a colon is missing: write 'max_prompts: 3'",
+    ),
+    file(
+        "drafter: A\nbuilder\n  class_path: B\nname: x\n", "mine.yaml, line 2 ... a colon is missing: write 'builder:'"
+    ),
+    file("builder:\n  class_path Chain\n", "builder.class_path ... a colon is missing: write 'class_path: Chain'"),
+    file("generation:\n  seed 3\n", "generation must be a mapping, got 'seed 3'; a colon is missing: write 'seed: 3'"),
+    file("drafter A", "mine.yaml is a str ... a colon is missing: write 'drafter: A'"),
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
     Row("run folder --dry-run", "folder must be a YAML file, but it is a folder", {"folder/x": ""}),
@@ -47,6 +57,21 @@ FILES = [
         "verify a/best",
         "a/best must be a YAML file, but it is an artifact; name the study's file",
         {"a/best.json": "{}"},
+    ),
+    Row(
+        "sweep kept/artifact.json --dry-run",
+        "kept/artifact.json must be a YAML file, but it is an artifact's; ... --artifact kept; serve and export take",
+        kept("static-tree", "kept"),
+    ),
+    Row(
+        "run a/best.json",
+        "must be a YAML file, but it is an artifact's ... a/best",
+        {"a/best.json": '{"version": "v1"}'},
+    ),
+    Row(
+        "run mine.yaml --artifact kept/artifact.json",
+        "kept/artifact.json: there is no such artifact folder, it is a file; name kept",
+        kept("static-tree", "kept"),
     ),
     Row("export a/best --to hf", "'a/best' is an artifact: name the model's folder or hub id", {"a/best.json": "{}"}),
     Row("run runs/mine --dry-run", "did you mean 'runs/mine/config.yaml'?", {"runs/mine/config.yaml": FILE}),
@@ -127,6 +152,8 @@ VALUES = [
     dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
+    dry("--tracking.mode off", "'online', 'offline' or 'disabled', got False (YAML reads off ... mean 'disabled'?"),
+    dry("--tracking.mode '\"off\"'", "'online', 'offline' or 'disabled', got 'off'; did you mean 'disabled'?"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
     Row("dashboard sweep.yaml --entity a/b --dry-run", "tracking.entity ... without any of / ... got 'a/b'"),
     file(FILE + "float32_prompts: many\n", "float32_prompts ... many"),
