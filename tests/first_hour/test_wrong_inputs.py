@@ -28,6 +28,12 @@ DAMAGED = {**kept("static-tree", "damaged"), "damaged/tree.json": b"[[0],[2],[0,
 CHANGED = kept("static-tree", "changed")
 CHANGED["changed/artifact.json"] = CHANGED["changed/artifact.json"].replace(b'"static-tree"', b'"static-three"')
 CONFIRMED = SWEEP.replace("confirm: null", "confirm: {data: {max_prompts: 2}}")
+LAYERS = (
+    FILE.replace("TokenRecycling", "{class_path: EarlyExit, init_args: {layers: 1}}")
+    + "sweep: {space: {drafter.init_args.layers: {type: int, low: 1, high: 30}}, confirm: null}\n"
+)
+DRAFTERS = "{type: categorical, choices: [{name: a, class_path: TokenRecycling}, {name: b, class_path: PromptLookup}]}"
+DRAFTED = SWEEP.replace("space: {", f"space: {{drafter: {DRAFTERS}, ")
 KNOWN = SWEEP.replace("n_trials: 3", "n_trials: 3, enqueue: [{name: big, builder.init_args.length: 40}]")
 NESTED = FILE + "sweep: {space: {builder: {init_args: {length: {type: int, low: 1, high: 4}}}}}\n"
 LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"
@@ -163,6 +169,17 @@ VALUES = [
     dry("--generation.seed null", "generation.seed ... null"),
     dry("--generation.samples true", "generation.samples ... True"),
     dry("--pair.target_dtype bfloat", "target_dtype ... 'bfloat' ... bfloat16"),
+    Row("run mine.yaml --data.max_prompts 99 --dry-run", "max_prompts is 99, but only 6 prompts remain.", code=0),
+    Row("profile mine.yaml --profile.prompts 9 --dry-run", "profile.prompts is 9, but only 2 prompts remain.", code=0),
+    dry("--profile.prompts 9", "--profile.prompts must be left out, because it is used only by specexp.profile"),
+    Row(
+        "run sweep.yaml --sweep.n_trials 9",
+        "--sweep.n_trials must be left out, because it is used only by specexp.sweep",
+    ),
+    Row(
+        "run mine.yaml --pair.target model --pair.draft_dtype float16 --dry-run",
+        "command line: pair.draft_dtype must be left out without a draft model (pair.draft)",
+    ),
     dry("--data.max_prompt_tokens 1", "command line: data.max_prompt_tokens: MTBench: prompt '0' has"),
     Row("verify mine.yaml --verify.level 2 --dry-run", "verify.level must be < 1, got 2"),
     Row("verify mine.yaml --data.offset 99 --dry-run", "offset must be at most"),
@@ -204,6 +221,23 @@ STUDIES = [
         files={"copies.jsonl": '{"prompt": "a"}\n' * 2},
         code=0,
     ),
+    Row(
+        "sweep drafted.yaml --drafter PromptLookup --dry-run",
+        "command line: --drafter must be left out or sweep.space changed, because every trial sets it anew",
+        {"drafted.yaml": DRAFTED},
+    ),
+    Row("sweep drafted.yaml --drafter.init_args.k 4 --dry-run", "study drafted", {"drafted.yaml": DRAFTED}, 0),
+    study("--builder.init_args.length 2", "--builder.init_args.length must be left out or sweep.space changed"),
+    study("--record.to place", "command line: --record.to must be left out, because it is used only by specexp.record"),
+    file(LAYERS, "layers.high: EarlyExit: layers must be from 1 to 7, got 30 (the target has 8)", "sweep"),
+    Row(
+        "sweep confirmed.yaml --dry-run",
+        "confirmed.yaml: sweep.confirm.data.max_prompts is 2, but a verdict needs at least 4 prompts.",
+        {"confirmed.yaml": CONFIRMED},
+        code=0,
+    ),
+    study("--minutes 0.01", "sweep.minutes is 0.01, but the end of a study alone may take 25 s.", code=0),
+    study("--generation.max_new_tokens 1", "is 1, but decoding can be measured only from 8 tokens on.", code=0),
     study("--require-gain", "command line: sweep.require_gain is true ... set sweep.confirm"),
     study("--storage sqlite:////nope/x/study.db", "sweep.storage ... /nope/x"),
     study(
