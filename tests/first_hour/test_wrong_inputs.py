@@ -316,6 +316,17 @@ COMMANDS = [
     Row("profile smollm2", "smollm2 does not exist; name a YAML file first, and a model with --pair.target"),
     Row("demo --smollm2", "demo takes smollm2 or options, got '--smollm2'; did you mean 'smollm2'?"),
     Row("verify --plain http://x", "--plain needs --endpoint URL, the server with speculation"),
+    Row(
+        "init study --prompts long.jsonl",
+        "warning: --prompts: 9 of 9 prompts ... set data.max_prompt_tokens: 1920 and data.too_long in experiment.yaml",
+        {"long.jsonl": "".join(f'{{"prompt": "{n} {"word " * 999}"}}\n' for n in range(9))},
+        code=0,
+    ),
+    Row(
+        "init study --prompts my.txt",
+        "--prompts: ... my.txt: line 1 must be a text in a .txt file, got a JSON object ... rename the file to .jsonl",
+        {"my.txt": '{"prompt": "Why?"}\n' * 7},
+    ),
     Row("init study --temperature warm", "--temperature must be a number, got 'warm'"),
     Row("init study --for vlm", "--for must be one of 'vllm', ... got 'vlm'; did you mean 'vllm'?"),
     Row(
