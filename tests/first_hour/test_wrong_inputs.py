@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from helpers.first_hour import FILE, QUESTIONS, SWEEP, Row, dry, file, study, table
@@ -37,6 +38,12 @@ DRAFTED = SWEEP.replace("space: {", f"space: {{drafter: {DRAFTERS}, ")
 KNOWN = SWEEP.replace("n_trials: 3", "n_trials: 3, enqueue: [{name: big, builder.init_args.length: 40}]")
 NESTED = FILE + "sweep: {space: {builder: {init_args: {length: {type: int, low: 1, high: 4}}}}}\n"
 LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"
+ROWS = (
+    "model: {class_path: specexp.fit.suffix_corpus.SuffixCorpus, init_args: {tokens: 10}}\n"
+    "data: {class_path: experiments.heads.text_rows.TextRows, init_args: {tokenizer_from: TOKENIZER, texts: TEXTS}}\n"
+    "work_dir: work\n"
+)
+TEXTS = ROWS.replace("TOKENIZER", str(Path(__file__).parents[2] / "specexp/models/stdlib/target"))
 RECORDED = FILE + "what_if: {files: [o.yaml]}\n"
 FILES = [
     file("", "mine.yaml is empty ... sections such as builder"),
@@ -121,6 +128,22 @@ CLASSES = [
     file(
         "model: {class_path: Nope}\ndata: {class_path: X}\n",
         "mine.yaml: model.class_path ... LightningModule ... 'Nope'; write its module too",
+        "fit",
+    ),
+    file(TEXTS.replace("TEXTS", "nowhere.jsonl"), "mine.yaml: data: nowhere.jsonl: no such file", "fit"),
+    Row(
+        "fit mine.yaml --dry-run",
+        "mine.yaml: data: texts.jsonl: line 2 is not JSON",
+        {"mine.yaml": TEXTS.replace("TEXTS", "texts.jsonl"), "texts.jsonl": '{"text": "a"}\n{"te'},
+    ),
+    file(
+        ROWS.replace("TEXTS", "null").replace("TOKENIZER", "nowhere"),
+        "data: tokenizer_from must be a folder or hub id with a tokenizer, got 'nowhere'",
+        "fit",
+    ),
+    file(
+        TEXTS.replace("TEXTS", "null").replace("work\n", "question.jsonl/w\n"),
+        "mine.yaml: work_dir: question.jsonl",
         "fit",
     ),
     dry("--analyses '[Nope]'", "no Analysis is called 'Nope' ... Ablation"),
