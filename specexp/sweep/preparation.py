@@ -68,12 +68,12 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
             why = next(iter(refused.values()))
             raise config.checker.error(("sweep", "space", key), f": no choice can be built: {why}")
         entries[key], left_out = entry.with_changes(choices=kept), left_out | refused
-    possible = sweep.with_changes(space=entries)
-    _check_ends(config, possible, refusal)
     known = {one.name: refusal(one.overrides) for one in sweep.known}
     left_out |= {name: why for name, why in known.items() if why is not None}
     first = [given for given, why in zip(sweep.enqueue, known.values(), strict=True) if why is None]
-    return possible.with_changes(enqueue=first), left_out
+    possible = sweep.with_changes(space=entries, enqueue=first)
+    _check_ends(config, possible, refusal)
+    return possible, left_out
 
 
 def _check_ends(config: StudyConfig, sweep: Sweep, refusal: Callable[[Mapping[str, Any]], str | None]) -> None:
