@@ -15,6 +15,7 @@ from pydantic import Field
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
+from specexp.base.messages import first_line
 from specexp.data.source import read_table
 from specexp.data.training_text import Split, documents_of, fingerprint, python_files, split_of
 
@@ -52,10 +53,21 @@ class TextRows(lightning.LightningDataModule):
         self._validation = torch.empty(0, row_length, dtype=torch.long)
 
     def tokenizer(self) -> Any:
-        """Return the tokenizer."""
+        """Return the tokenizer; raises ValueError if it cannot be loaded."""
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.tokenizer_from)
+        try:
+            return AutoTokenizer.from_pretrained(self.tokenizer_from)
+        except OSError as error:
+            why = f"must be a folder or hub id with a tokenizer, got {self.tokenizer_from!r}"
+            raise ValueError(f"tokenizer_from {why} ({first_line(error)})") from error
+
+    @override
+    def prepare_data(self) -> None:
+        """Open the tokenizer and the texts, so that a mistake in them is found before training begins."""
+        self.tokenizer()
+        if self.texts is not None:
+            own_texts(self.texts)
 
     @override
     def setup(self, stage: str | None = None) -> None:

@@ -238,7 +238,9 @@ def resolve(path: Path, written: str = Artifact.written) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
     hint = f"; {path.parent} has {', '.join(known)}" if known else f"; {written}"
-    hint = ", it is a file" if path.is_file() else hint
+    if path.is_file():
+        inside = {MANIFEST: path.parent, **{f"{name}.json": path.parent / name for name in known}}.get(path.name)
+        hint = ", it is a file" if inside is None else f", it is a file; name {inside}"
     raise ArtifactError(f"{path}: there is no such artifact folder{hint}")
 
 

@@ -34,7 +34,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from specexp.base.messages import did_you_mean, nested_hint, shown
+from specexp.base.messages import colon_hint, did_you_mean, nested_hint, shown
 
 Key = tuple[str, ...]
 REQUIRED = inspect.Parameter.empty
@@ -374,9 +374,20 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     if "should have" in first["msg"]:  # too long, too short
         return key, f": {first['msg'].partition(' after validation')[0]}"
     wanted = " or ".join(dict.fromkeys(_expected(one["msg"]) for one in details))
-    hint = did_you_mean(value, re.findall(r"'([^']*)'", wanted)) if isinstance(value, str) else ""
+    choices = re.findall(r"'([^']*)'", wanted)
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
     hint = hint if hint.startswith("; did") else ""
+    if choices and (value in ("off", "no", "none", "false") or value is False):
+        hint = next((f"; did you mean {one!r}?" for one in choices if one in _OFF), "")
+    if "mapping" in wanted and isinstance(value, str):
+        hint = colon_hint(value)
+    if choices and isinstance(value, bool):
+        hint = f" (YAML reads {'on and yes' if value else 'off and no'} as {str(value).lower()}){hint}"
     return key, f" must be {wanted}, got {'null' if value is None else shown(value)}{hint}"
+
+
+_OFF = ("disabled", "none")
+"""Choices that turn something off."""
 
 
 _WORDS = {"greater than or equal to": ">=", "greater than": ">", "less than or equal to": "<=", "less than": "<",

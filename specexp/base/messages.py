@@ -110,6 +110,17 @@ def nested_hint(name: str, allowed: Iterable[object]) -> str:
     return f"; a file nests its keys: {first}: {{" + ": {".join(inner) + ": ..." + "}" * len(inner)
 
 
+def colon_hint(text: str) -> str:
+    """Return a hint if a text looks like a key and its value without the colon between them; else an empty text.
+
+    Example:
+        >>> colon_hint("length 3"), colon_hint("Chain")
+        ("; a colon is missing: write 'length: 3'", '')
+    """
+    key, space, value = text.partition(" ")
+    return f"; a colon is missing: write {f'{key}: {value.strip()}'!r}" if space and key.isidentifier() else ""
+
+
 _KINDS = {"int": "an integer", "float": "a number", "positive_integer": "an integer >= 1", "amount": "a number >= 0",
           "json_object": "a JSON object"}  # fmt: skip
 

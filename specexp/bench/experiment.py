@@ -16,6 +16,7 @@ from specexp.bench.arm import Arm, LearningArm, eos_of
 from specexp.bench.arm_spec import ArmSpec, Backend, Preload, can_follow, errors_at, make_arm, why_not
 from specexp.bench.metrics import METRICS
 from specexp.bench.observers import Observer
+from specexp.bench.record import FEWEST_TOKENS
 from specexp.config import (
     ComposedArm,
     Config,
@@ -302,6 +303,15 @@ def check_lengths(
                 f"data.max_prompt_tokens: {max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: "
                 "keep-last, keep-first or skip",
             )
+
+
+def few_tokens(config: Config) -> list[str]:
+    """Return a remark if the limit on an answer's tokens is too low to measure decoding; otherwise an empty list."""
+    most = config.generation.max_new_tokens
+    if most >= FEWEST_TOKENS or config.is_multi_sequence:
+        return []
+    source = config.source_of(("generation", "max_new_tokens"))
+    return [f"{source}: max_new_tokens is {most}, but decoding can be measured only from {FEWEST_TOKENS} tokens on."]
 
 
 def longest_context(prompts: Sequence[Prompt], pair: ModelPair, most: int) -> int:

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from specexp.base.messages import restated, shown
+from specexp.base.messages import counted, restated, shown
 from specexp.commands.engine_study import STUDIED, EngineStudy, engine_study
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
@@ -25,10 +25,14 @@ from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
 from specexp.engines.settings import ENGINES, runs_in
 
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+
 # with fewer, a search on half of the prompts and a confirmation on the rest measure only noise
 FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts for a search and its confirmation, if there are enough
 _EXAMPLES = 50
+_SHUFFLE_SEED = 0
 _MINUTES = 10
 _NEW_TOKENS = 128
 _SHIPPED = ("stdlib", "smollm2", "smollm2.gguf")
@@ -169,7 +173,7 @@ def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[st
         given.dtype, why = _dtype_of(given.target)
     decisions = [
         f"dtype: {given.dtype} ({why})",
-        f"chat template: {_template_line(given, prompts, files.get(prompts))}",
+        f"chat template: {_template_line(given, prompts, files.get(prompts), count)}",
         f"prompts: {searched} for the search and {confirmed} others for the confirmation, of {count}",
         f"time: about {_MINUTES} minutes (sweep.minutes), {_NEW_TOKENS} new tokens a prompt",
         *searches,
@@ -202,7 +206,18 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
     lines = [_choices_line("methods", kept, others)]
     if given.engine is not None:
         lines.append(f"the study decodes in specexp, and its speedups are of that, not of {given.engine}")
-    return None, {"methods.yaml": methods}, lines
+    return None, {"methods.yaml": _with_fewer_layers(methods, given.target)}, lines
+
+
+def _with_fewer_layers(text: str, target: str) -> str:
+    """Return the text of ``methods.yaml`` whose drafts use fewer layers than the target has, if that is known."""
+    from specexp.models.sources import sources_of, stated_layers
+
+    layers = stated_layers(sources_of(target)[0])
+    if layers is None:
+        return text
+    range_of_layers = r"(drafter\.init_args\.layers: \{type: int, low: 1, high: )(\d+)"
+    return re.sub(range_of_layers, lambda found: f"{found[1]}{max(min(int(found[2]), layers - 1), 1)}", text)
 
 
 def _choices_line(kind: str, kept: Sequence[str], others: Mapping[str, Sequence[str]]) -> str:
@@ -227,12 +242,15 @@ def _dtype_of(target: str) -> tuple[str, str]:
     return _DTYPES[0], "the default; --dtype changes it"
 
 
-def _template_line(given: argparse.Namespace, prompts: str, text: str | None) -> str:
-    """Return the use of the target's chat template, with the rendered end of the first prompt."""
+def _template_line(given: argparse.Namespace, prompts: str, text: str | None, count: int) -> str:
+    """Return the use of the target's chat template, with the rendered end of the first prompt.
+
+    The study's prompts, of ``count``, are rendered, with a warning if they are too long.
+    """
     from specexp.data import OwnPrompts, PromptSetError, Workload
     from specexp.models.pair import load_tokenizer
     from specexp.models.smollm2 import smollm2_file
-    from specexp.models.sources import PairError, check_reachable, sources_of
+    from specexp.models.sources import PairError, check_reachable, sources_of, stated_context
 
     source, _ = sources_of(given.target)
     try:
@@ -251,9 +269,10 @@ def _template_line(given: argparse.Namespace, prompts: str, text: str | None) ->
             "chat_template_kwargs": given.template_arguments,
             "field": given.field,
         }
-        workload = Workload(OwnPrompts(prompts), max_prompts=1, **options)
+        most = sum(_split(count))
+        workload = Workload(OwnPrompts(prompts), max_prompts=most, shuffle_seed=_SHUFFLE_SEED, **options)
         try:
-            workload.load(load_tokenizer(given.target))
+            _warn_of_length(workload.load(load_tokenizer(given.target)), stated_context(source))
         except PairError as error:
             raise ConfigError(f"--target: {error}") from error
         except PromptSetError as error:
@@ -261,6 +280,19 @@ def _template_line(given: argparse.Namespace, prompts: str, text: str | None) ->
             raise ConfigError(f"{option}: {error}") from error
     sentence = "".join(workload.preparation.chat_template()).removeprefix("Chat template: ").rstrip(".")
     return sentence or "none, so prompts are continued as text"
+
+
+def _warn_of_length(prompts: Sequence[Prompt], limit: int | None) -> None:
+    """Warn of prompts that leave too little of a target's context of ``limit`` tokens for an answer."""
+    most = max(len(prompt.token_ids) for prompt in prompts)
+    if limit is not None and most + _NEW_TOKENS > limit > _NEW_TOKENS:
+        long = sum(len(prompt.token_ids) + _NEW_TOKENS > limit for prompt in prompts)
+        print(
+            f"warning: --prompts: {long} of {counted(len(prompts), 'prompt')} (up to {most} tokens) leave less than "
+            f"{_NEW_TOKENS} of the target's {limit} tokens for an answer: set data.max_prompt_tokens: "
+            f"{limit - _NEW_TOKENS} and data.too_long in experiment.yaml",
+            file=sys.stderr,
+        )
 
 
 def _verifier(given: argparse.Namespace) -> dict[str, Any]:
@@ -340,7 +372,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int, 
             "prompts": prompts,
             **data,
             "max_prompts": searched,
-            "shuffle_seed": 0,
+            "shuffle_seed": _SHUFFLE_SEED,
             "chat_template": "auto",
         },
         "verifier": _verifier(given),

@@ -20,7 +20,15 @@ from specexp.base.messages import restated
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import Backend, make_arm
 from specexp.bench.equality import InFloat32, divergence, in_float32
-from specexp.bench.experiment import ExperimentArms, arm_specs, check_experiment, reordered, use_threads, warn_of_load
+from specexp.bench.experiment import (
+    ExperimentArms,
+    arm_specs,
+    check_experiment,
+    few_tokens,
+    reordered,
+    use_threads,
+    warn_of_load,
+)
 from specexp.bench.record import PromptRecord, read_records, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.cluster.launch import ClusterOptions
@@ -102,7 +110,8 @@ def _act(
         raise config.checker.error(("figure",), f" must be one of {', '.join(FIGURES)}, got {kind!r}")
     check_here(config)
     if not config.is_replayed:
-        check_rows(config)
+        for remark in (*check_rows(config), *few_tokens(config)):
+            print(remark)
     folder = config.output / config.name
     check_run_folder(folder, config.checker)
     missing = [*filter(None, (missing_engine(arm.config) for arm in arms if arm.reference is None))]

@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
-    check_rows(config)
+    for remark in check_rows(config, "verify.prompts"):
+        print(remark)
     if config.get("engine") is not None:
         return _act_on_engine(config, dry_run)
     if dry_run:

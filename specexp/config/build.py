@@ -69,10 +69,10 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
     return LoadedPrompts(config.workload, tokenizer)
 
 
-def check_rows(config: Config) -> str:
+def check_rows(config: Config, *keys: str) -> list[str]:
     """Raise ConfigError if an experiment has no prompts or no room for them. No models are loaded, which takes seconds.
 
-    Returns a remark if it has fewer prompts than ``data.max_prompts``; else an empty text.
+    Returns a remark for ``data.max_prompts``, and for each of the other ``keys``, if it is set to more than there are.
     """
     limit = stated_context(sources_of(config.pair.target)[0])
     if limit is not None and config.generation.max_new_tokens > limit:
@@ -80,10 +80,13 @@ def check_rows(config: Config) -> str:
     workload = config.workload
     with prompt_errors(config):
         found = len(workload.rows())
-    if workload.max_prompts is None or found >= workload.max_prompts:
-        return ""
-    source = config.source_of(("data", "max_prompts"))
-    return f"{source}: max_prompts is {workload.max_prompts}, but only {counted(found, 'prompt')} remain."
+    remarks = []
+    for dotted in ("data.max_prompts", *keys):
+        wanted = config.get(dotted)
+        if wanted is not None and wanted > found and config.origin_of(dotted) != "default":
+            source, name = config.source_of(tuple(dotted.split("."))), dotted.removeprefix("data.")
+            remarks.append(f"{source}: {name} is {wanted}, but only {counted(found, 'prompt')} remain.")
+    return remarks
 
 
 def no_room(checker: Checker, most: int, limit: int) -> ConfigError:

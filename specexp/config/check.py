@@ -34,7 +34,7 @@ from specexp.base.checked import (
     violation,
     written_in,
 )
-from specexp.base.messages import did_you_mean, first_line, restated, with_article
+from specexp.base.messages import colon_hint, did_you_mean, first_line, restated, with_article
 from specexp.config.layers import ConfigError, Key, SourceOf
 
 # packages of the families that keep their parts outside the package of their contract
@@ -147,7 +147,8 @@ class Checker:
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                hint = did_you_mean(name, part_names(base)) or "; write its module too: my_package.Name"
+                named = did_you_mean(name, part_names(base)) or "; write its module too: my_package.Name"
+                hint = colon_hint(name) or named
                 raise _refused_class(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)

@@ -27,7 +27,7 @@ from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, 
 from specexp.config.load import load_config, with_artifact, with_recognized_fields
 from specexp.config.schema import Experiment
 from specexp.models.pair import check_device
-from specexp.models.sources import PairError, checked_sources
+from specexp.models.sources import PairError, checked_sources, sources_of
 from specexp.tracking.mode import wanted_mode
 
 Load: TypeAlias = Callable[[str, Sequence[str]], Config]
@@ -37,7 +37,14 @@ SHOWING = (QUIET, JSON, OPEN)
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("minutes", "n-trials", "storage", "cold", "require-gain")
-_IGNORE_SWEEP = ("run", "verify", "fit", "profile", "why", "what_if")  # commands that do not read section ``sweep``
+_USERS = {
+    "record": ("record", "why"),
+    "profile": ("profile", "why"),
+    "sweep": ("sweep", "record", "dashboard"),
+    "verify": ("verify",),
+    "fit": ("fit",),
+}
+"""The commands that use a section which the other commands ignore."""
 STARTS_OVER = "run the same command again to start over"
 GOES_ON = "run the same command again to continue where it stopped"
 HELP = frozenset(("-h", "--help"))
@@ -123,7 +130,9 @@ def run_command(
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after), _named_as_typed(typed, short):
-        config = _read(usage, given, short, load)
+        config = _read(given, short, re.findall(r"--[a-z-]+", usage), load)
+        if named := re.search(r"specexp\.(\w+)", usage):
+            _check_used(config, named[1])
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
@@ -132,10 +141,8 @@ def run_command(
     return found.exit_code
 
 
-def _read(usage: str, given: Sequence[str], short: Mapping[str, str], load: Load) -> Config:
-    command = "".join(usage.split()[3:4]).removeprefix("specexp.")  # after "usage: python -m"
+def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str], load: Load) -> Config:
     if given[0].startswith("--"):
-        options = re.findall(r"--[a-z-]+", usage)
         near = did_you_mean(given[0], options)
         hint = near if near.startswith("; did") and given[0] not in options else ""
         raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}{hint}")
@@ -150,11 +157,6 @@ def _read(usage: str, given: Sequence[str], short: Mapping[str, str], load: Load
         section, dot, _ = dotted.partition(".")
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
-        if section == "sweep" and dot and command in _IGNORE_SWEEP:
-            raise ConfigError(
-                f"{COMMAND_LINE}: --{dotted} must be left out: it is a setting of python -m specexp.sweep, which "
-                f"{command} ignores"
-            )
         if section not in known:
             options = [
                 *OPTIONS,
@@ -172,6 +174,18 @@ def _read(usage: str, given: Sequence[str], short: Mapping[str, str], load: Load
         for line in lines:
             print(line)
     return config
+
+
+def _check_used(config: Config, command: str) -> None:
+    """Raise ConfigError for an override on the command line that has no effect on this command."""
+    for dotted, _ in config.typed:
+        section, dot, _ = dotted.partition(".")
+        users = _USERS.get(section, (command,))
+        if dot and command not in users and not (dotted == "record.to" and config.is_replayed):
+            commands = ", ".join(f"specexp.{name}" for name in users)
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because it is used only by {commands}")
+        if dotted == "pair.draft_dtype" and sources_of(config.pair.target, config.pair.draft)[1] is None:
+            raise config.checker.error(tuple(dotted.split(".")), " must be left out without a draft model (pair.draft)")
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:

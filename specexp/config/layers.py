@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from specexp.base.messages import did_you_mean, first_line, near_file
+from specexp.base.messages import colon_hint, did_you_mean, first_line, near_file
 
 Key: TypeAlias = tuple[str, ...]
 SourceOf: TypeAlias = Callable[[Key], str]
@@ -258,7 +258,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _of_artifact(path: Path) -> str:
-    return f"; name the study's file first, then --artifact {path}"
+    return f"; name the study's file first, then --artifact {path}; serve and export take {path} alone"
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
@@ -285,12 +285,16 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
     try:
         content = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
+        place, problem = _place_and_problem(error, text.splitlines())
+        line = "" if place is None else f", line {place + 1}"
+        raise ConfigError(f"{path}{line}: not valid YAML ({problem})") from error
     if not isinstance(content, dict):
         what = "is empty" if content is None else f"is a {type(content).__name__}"
-        raise ConfigError(f"{path} {what}; a mapping of sections such as builder is expected")
+        hint = colon_hint(content) if isinstance(content, str) else ""
+        raise ConfigError(f"{path} {what}; a mapping of sections such as builder is expected{hint}")
+    if path.name == "artifact.json" or content.keys() == {"version"}:  # an artifact, or an alias of one
+        folder = path.parent if path.name == "artifact.json" else path.with_suffix("")
+        raise ConfigError(f"{where}{path} must be a YAML file, but it is an artifact's{_of_artifact(folder)}")
     return content
 
 
@@ -311,6 +315,28 @@ def _file_names(given: Any, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise ConfigError(f"{where} must be a list of file names, got {given!r}")
     return names
+
+
+# a line with a key, and perhaps its value, but without a colon
+_COLONLESS = re.compile(r"\s*(?:- )?([A-Za-z_][\w.]*)(?:\s+([^:#\s][^:#]*?))?\s*(?:#.*)?")
+
+
+def _place_and_problem(error: Exception, lines: Sequence[str]) -> tuple[int | None, str]:
+    """Return the number, from 0, of the line with a YAML error, or None if it is unknown, and the problem."""
+    mark, key, problem = getattr(error, "problem_mark", None), getattr(error, "context_mark", None), _problem(error)
+    if mark is None:
+        return None, problem
+    found, place = None, mark.line
+    # YAML misses a colon only at the next one, so the line is that of the key, or the one before
+    if problem.startswith("could not find expected ':'") and key is not None:
+        place = key.line
+        found = _COLONLESS.fullmatch(lines[place])
+    elif problem.startswith("mapping values are not allowed"):
+        place = next((number for number in range(mark.line - 1, -1, -1) if lines[number].strip()), 0)
+        found = _COLONLESS.fullmatch(lines[place])
+    if found is None:
+        return mark.line, problem
+    return place, f"a colon is missing: write {f'{found[1]}: {found[2] or str()}'.rstrip()!r}"
 
 
 def _problem(error: Exception) -> str:

@@ -21,9 +21,9 @@ from specexp.config.build import (
 )
 from specexp.config.check import find_part
 from specexp.config.config import Config
-from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
+from specexp.config.layers import COMMAND_LINE, PARTS, ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
-from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
+from specexp.config.sweep import FUNCTION, METHOD, STAGES, Categorical, Known, Suggested, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
 
 # a study's files with acceptance counts and step costs
@@ -217,10 +217,7 @@ def _check_sweep(config: Config) -> None:
     if sweep is None:
         return
     config.build_engine()
-    contexts = [config]  # one composition for each combination of whole parts
-    for key, entry in sorted(sweep.space.items()):
-        if "." not in key and isinstance(entry, Categorical):
-            contexts = [_chosen(outer, key, one, sweep) for outer in contexts for one in entry.choices]
+    contexts = _contexts(config, sweep)
     for key, entry in sweep.space.items():
         if "." not in key or isinstance(entry, Suggested):
             continue
@@ -244,8 +241,7 @@ def _check_sweep(config: Config) -> None:
                 _check_comparable(config, context.with_overrides({key: value}, source), source)
     for number, known in enumerate(sweep.known):
         at = ("sweep", "enqueue", str(number))
-        overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
-        composed = config.with_overrides(overrides, _source(config, at))
+        composed = _known(config, sweep, known, _source(config, at))
         _check_comparable(config, composed, str(config.checker.error(at, f": {known.name}")))
         if not awaits_counts(composed, sweep):  # the builder cannot be built until its counts exist
             check_parts(composed)
@@ -255,6 +251,42 @@ def _check_sweep(config: Config) -> None:
     if sweep.count_acceptances is not None:
         counted = {"builder": sweep.count_acceptances.builder}
         check_parts(config.with_overrides(counted, _source(config, ("sweep", "count_acceptances"))))
+
+
+def _contexts(config: Config, sweep: Sweep) -> list[Config]:
+    """Return one composition for each combination of the whole parts in the search space."""
+    contexts = [config]
+    for key, entry in sorted(sweep.space.items()):
+        if "." not in key and isinstance(entry, Categorical):
+            contexts = [_chosen(outer, key, one, sweep) for outer in contexts for one in entry.choices]
+    return contexts
+
+
+def _known(config: Config, sweep: Sweep, known: Known, source: str | SourceOf) -> Config:
+    """Return the composition of a known configuration."""
+    overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
+    return config.with_overrides(overrides, source)
+
+
+def check_typed_parts(config: Config, sweep: Sweep) -> None:
+    """Raise a ConfigError for an override on the command line that the search space replaces in every trial."""
+    typed = [dotted for dotted, _ in config.typed if dotted.partition(".")[0] in (*PARTS, "execution")]
+    if not typed or FUNCTION in sweep.space:
+        return
+    contexts = _contexts(config, sweep)
+    known = [(one.overrides, _known(config, sweep, one, "sweep")) for one in sweep.known]
+    for dotted in typed:
+        steps = tuple(config.layers.split(dotted))
+
+        def remains(composed: Config, steps: Key = steps) -> bool:
+            sources = composed.layers.sources.items()
+            return any(key[: len(steps)] == steps and source == COMMAND_LINE for key, source in sources)
+
+        searched = dotted in sweep.space or not any(map(remains, contexts))
+        if searched and not any(dotted not in overrides and remains(composed) for overrides, composed in known):
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{dotted} must be left out or sweep.space changed, because every trial sets it anew"
+            )
 
 
 def _check_comparable(config: Config, candidate: Config, where: str) -> None:

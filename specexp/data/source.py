@@ -171,10 +171,23 @@ def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, d
                     table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False)
                 yield from (("", row) for row in table.to_dict("records"))
             elif file_format == ".txt":
-                lines = _lines(where, file)
-                yield from ((f"line {number}", {"text": line}) for number, line in lines if line.strip())
+                for number, line in _lines(where, file):
+                    if number == 1:
+                        _check_text(where, line)
+                    if line.strip():
+                        yield f"line {number}", {"text": line}
             else:
                 yield from (("", row) for row in _json_rows(where, _lines(where, file)))
+
+
+def _check_text(where: str, line: str) -> None:
+    """Raise PromptSetError if a line of a ``.txt`` file is a JSON object, as the lines of ``.jsonl`` are."""
+    value = None
+    with suppress(ValueError):
+        value = json.loads(line)
+    if isinstance(value, dict):
+        why = f"must be a text in a .txt file, got a JSON object ({shown(value)})"
+        raise PromptSetError(f"{where}: line 1 {why}; rename the file to .jsonl", PATH)
 
 
 def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:

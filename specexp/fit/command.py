@@ -22,6 +22,7 @@ from specexp.config.command import (
     OPTIONS,
     answered,
     check_here,
+    check_writable,
     collected_result,
     current_result,
     fail,
@@ -44,7 +45,8 @@ lightning.Trainer), work_dir and export_to. --dotted.key overrides the file, e.g
 --trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
 distributes it over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
-W&B logs offline unless WANDB_MODE is set."""
+--dry-run builds the model and prepares the data (prepare_data), but trains nothing. W&B logs offline unless WANDB_MODE
+is set."""
 
 
 def fit(
@@ -160,7 +162,14 @@ def _learn(config: Config, dry: bool) -> int:
     check_learning(config)
     check_here(config, "fit.export.to")
     if dry:
-        if not config.is_replayed:
+        if config.is_replayed:
+            from specexp.config import prompt_errors
+            from specexp.replay.backend import open_replay
+
+            _, data = open_replay(config)
+            with prompt_errors(config):
+                _ = data.prompts
+        else:
             from specexp.bench.experiment import rehearse
 
             rehearse(config)
@@ -194,15 +203,25 @@ def _learn(config: Config, dry: bool) -> int:
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
-    """Read the arguments of :func:`fit` from a file and overrides. If ``build``, also build the model and the data.
+    """Read the arguments of :func:`fit` from a file and overrides. If ``build``, also build and prepare model and data.
 
     Raises:
-        ConfigError: if a key is unknown, a value is not allowed, or the model or data cannot be built.
+        ConfigError: if a key is unknown, a value is not allowed, a folder cannot be written, or the model or data
+            cannot be built or prepared.
     """
     layers = read_layers(path, overrides)
     checker = Checker(lambda key: layers.source_of(key, str(path)))
     values = checker.arguments(fit, layers.values, ())
     check_trainer(values["trainer"] or {}, checker)
+    if not build:
+        return values
+    for name in ("work_dir", "export_to"):
+        if values[name] is not None:
+            check_writable(Path(values[name]), checker.error((name,), ""))
     signature = arguments_of(fit) or {}
     built = {name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")}
-    return {**values, **built} if build else values
+    # Lightning calls it again, but only after the logger and the trainer have begun a run
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        with restated((ValueError, OSError), lambda error: checker.error(("data",), f": {first_line(error)}")):
+            built["data"].prepare_data()
+    return {**values, **built}

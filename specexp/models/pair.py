@@ -110,6 +110,8 @@ def load_pair(
     from specexp.core.language_model import set_runtime
 
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores().number))  # torch ignores a quota
+    if sources[0] == sources[1]:
+        tell_once("the draft is the target itself, so drafting a token takes as long as decoding it")
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
             tell_once(f"llama.cpp runs {source}; with pair.mode eager or compiled, specexp's own passes run it")

@@ -120,9 +120,18 @@ def _difference(token: str, drafted: int | None, wanted: int | None) -> str:
 
 def stated_context(source: str) -> int | None:
     """Return the number of positions in a folder's config.json, read without transformers; None if unknown."""
+    return _stated(source, "max_position_embeddings")
+
+
+def stated_layers(source: str) -> int | None:
+    """Return the number of layers in a folder's config.json, read without transformers; None if unknown."""
+    return _stated(source, "num_hidden_layers")
+
+
+def _stated(source: str, key: str) -> int | None:
     with suppress(OSError, ValueError, AttributeError):
         settings = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))
-        found = settings.get("text_config", settings).get("max_position_embeddings")
+        found = settings.get("text_config", settings).get(key)
         return found if isinstance(found, int) else None
     return None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.bench.experiment import check_experiment
-from specexp.config import Config, arms_of
+from specexp.config import Config, arms_of, check_rows
 from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.next_step import command_line, experiment_again
 
@@ -78,6 +78,8 @@ def check_profiling(config: Config) -> list[ComposedArm]:
     if not config.profile.prefixes:
         raise config.checker.error(("profile", "prefixes"), " must have at least one prefix length, got none")
     check_here(config, "profile.to")
+    for remark in check_rows(config, "profile.prompts"):
+        print(remark)
     if not config.get("arms") and config.get("drafter") is None:
         return []
     check_experiment(config)

@@ -13,10 +13,13 @@ from rich.table import Table
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.messages import counted
 from specexp.base.start import masked
+from specexp.bench.experiment import few_tokens
+from specexp.bench.statistics import FEWEST_PROMPTS
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, missing_engine
 from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
 from specexp.config.layers import COMMAND_LINE
+from specexp.config.load import check_typed_parts, with_prompts_of
 from specexp.config.sweep import FUNCTION, Sweep, name_of
 from specexp.report.publish import check_study_folder
 from specexp.sweep.space import Space, check_goals, directions_of
@@ -87,7 +90,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
             left = counted(len(impossible), "setting")
             result.next = f"the same command without --dry-run, which leaves out {left} (Not measured)"
     missing = missing_engine(experiment)
-    for sentence in (*remarks, *_remarks(config, settings)):
+    for sentence in (*remarks, *_size_remarks(experiment, settings), *_remarks(config, settings)):
         console.print(sentence, markup=False)
     if missing:
         raise ConfigError(missing)
@@ -122,6 +125,7 @@ def read_sweep(config: Config) -> StudyConfig:
             f"{config.file}"
         )
     check_goals(sweep, config.checker)
+    check_typed_parts(config, sweep)
     return StudyConfig(config)
 
 
@@ -141,6 +145,21 @@ def _check_folders(config: StudyConfig) -> None:
             f"(--sweep.export.to artifacts/{config.name})"
         )
         raise config.checker.error(("sweep", "export", "to"), why)
+
+
+def _size_remarks(experiment: Config, settings: Sweep) -> Iterator[str]:
+    """Yield remarks on prompts, tokens and minutes that are too few for a verdict."""
+    from specexp.sweep.plan import AFTER_SECONDS  # imports optuna and torch
+
+    yield from few_tokens(experiment)
+    if settings.confirm is not None:
+        most = with_prompts_of(experiment, "confirm").get("data.max_prompts")
+        if most is not None and most < FEWEST_PROMPTS:
+            at = f"{experiment.source_of(('sweep', 'confirm', 'data', 'max_prompts'))}: sweep.confirm.data.max_prompts"
+            yield f"{at} is {most}, but a verdict needs at least {FEWEST_PROMPTS} prompts."
+    if settings.minutes is not None and 60 * settings.minutes <= AFTER_SECONDS:
+        at = f"{experiment.source_of(('sweep', 'minutes'))}: sweep.minutes"
+        yield f"{at} is {settings.minutes:g}, but the end of a study alone may take {AFTER_SECONDS:.0f} s."
 
 
 def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:

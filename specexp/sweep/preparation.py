@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Any, get_args
@@ -10,7 +10,7 @@ from typing import Any, get_args
 from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError
-from specexp.config.sweep import FUNCTION, Categorical, Sweep
+from specexp.config.sweep import FUNCTION, Categorical, Suggested, Sweep
 from specexp.models.pair import ModelPair
 from specexp.sweep.bench import Bench
 from specexp.sweep.live_benches import live_bench
@@ -70,7 +70,34 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
     known = {one.name: refusal(one.overrides) for one in sweep.known}
     left_out |= {name: why for name, why in known.items() if why is not None}
     first = [given for given, why in zip(sweep.enqueue, known.values(), strict=True) if why is None]
-    return sweep.with_changes(space=entries, enqueue=first), left_out
+    possible = sweep.with_changes(space=entries, enqueue=first)
+    _check_ends(config, possible, refusal)
+    return possible, left_out
+
+
+def _check_ends(config: StudyConfig, sweep: Sweep, refusal: Callable[[Mapping[str, Any]], str | None]) -> None:
+    """Raise ConfigError for an end of a range, or a choice, that cannot be built where another value of its key can.
+
+    It is tried in each composition of whole parts, with all other numbers at their lowest and at their highest.
+    """
+    drawn = [] if FUNCTION in sweep.space else [*branches(config, sweep)]
+    for key, entry in sweep.space.items():
+        if "." not in key or isinstance(entry, Suggested):
+            continue
+        if isinstance(entry, Categorical):
+            values = {f"choices.{number}": value for number, value in enumerate(entry.by_label.values())}
+        else:
+            values = {"low": entry.low, "high": entry.high}
+        wrong: dict[str, str] = {}
+        for name, value in values.items():
+            for overrides in (one for one in drawn if key in one):
+                if (why := refusal({**overrides, key: value})) is None:
+                    wrong.pop(name, None)
+                    break
+                wrong.setdefault(name, why)
+        if wrong and len(wrong) < len(values):
+            name, why = next(iter(wrong.items()))
+            raise config.checker.error(("sweep", "space", key, name), f": {why}")
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:

@@ -275,7 +275,7 @@ class StudyConfig:
 
     def check_rows(self) -> list[str]:
         """Return remarks on stages with fewer prompts than ``max_prompts``; raises ConfigError if one has none."""
-        return [remark for remark in self._of_stages(check_rows) if remark]
+        return [remark for remarks in self._of_stages(check_rows) for remark in remarks]
 
     def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
         found = []

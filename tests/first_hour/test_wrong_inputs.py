@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from helpers.first_hour import FILE, QUESTIONS, SWEEP, Row, dry, file, study, table
@@ -28,9 +29,21 @@ DAMAGED = {**kept("static-tree", "damaged"), "damaged/tree.json": b"[[0],[2],[0,
 CHANGED = kept("static-tree", "changed")
 CHANGED["changed/artifact.json"] = CHANGED["changed/artifact.json"].replace(b'"static-tree"', b'"static-three"')
 CONFIRMED = SWEEP.replace("confirm: null", "confirm: {data: {max_prompts: 2}}")
+LAYERS = (
+    FILE.replace("TokenRecycling", "{class_path: EarlyExit, init_args: {layers: 1}}")
+    + "sweep: {space: {drafter.init_args.layers: {type: int, low: 1, high: 30}}, confirm: null}\n"
+)
+DRAFTERS = "{type: categorical, choices: [{name: a, class_path: TokenRecycling}, {name: b, class_path: PromptLookup}]}"
+DRAFTED = SWEEP.replace("space: {", f"space: {{drafter: {DRAFTERS}, ")
 KNOWN = SWEEP.replace("n_trials: 3", "n_trials: 3, enqueue: [{name: big, builder.init_args.length: 40}]")
 NESTED = FILE + "sweep: {space: {builder: {init_args: {length: {type: int, low: 1, high: 4}}}}}\n"
 LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"
+ROWS = (
+    "model: {class_path: specexp.fit.suffix_corpus.SuffixCorpus, init_args: {tokens: 10}}\n"
+    "data: {class_path: experiments.heads.text_rows.TextRows, init_args: {tokenizer_from: TOKENIZER, texts: TEXTS}}\n"
+    "work_dir: work\n"
+)
+TEXTS = ROWS.replace("TOKENIZER", str(Path(__file__).parents[2] / "specexp/models/stdlib/target"))
 RECORDED = FILE + "what_if: {files: [o.yaml]}\n"
 FILES = [
     file("", "mine.yaml is empty ... sections such as builder"),
@@ -40,6 +53,16 @@ FILES = [
         "builder: {class_path: Chain}\n  seed: 1\n",
         "mine.yaml, line 2 ... check the indentation of this line",
     ),
+    file(
+        "data:\n  max_prompts 3\n  offset: 1\n",
+        "mine.yaml, line 2: not valid YAML (a colon is missing: write 'max_prompts: 3'",
+    ),
+    file(
+        "drafter: A\nbuilder\n  class_path: B\nname: x\n", "mine.yaml, line 2 ... a colon is missing: write 'builder:'"
+    ),
+    file("builder:\n  class_path Chain\n", "builder.class_path ... a colon is missing: write 'class_path: Chain'"),
+    file("generation:\n  seed 3\n", "generation must be a mapping, got 'seed 3'; a colon is missing: write 'seed: 3'"),
+    file("drafter A", "mine.yaml is a str ... a colon is missing: write 'drafter: A'"),
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
     Row("run folder --dry-run", "folder must be a YAML file, but it is a folder", {"folder/x": ""}),
@@ -47,6 +70,21 @@ FILES = [
         "verify a/best",
         "a/best must be a YAML file, but it is an artifact; name the study's file",
         {"a/best.json": "{}"},
+    ),
+    Row(
+        "sweep kept/artifact.json --dry-run",
+        "kept/artifact.json must be a YAML file, but it is an artifact's; ... --artifact kept; serve and export take",
+        kept("static-tree", "kept"),
+    ),
+    Row(
+        "run a/best.json",
+        "must be a YAML file, but it is an artifact's ... a/best",
+        {"a/best.json": '{"version": "v1"}'},
+    ),
+    Row(
+        "run mine.yaml --artifact kept/artifact.json",
+        "kept/artifact.json: there is no such artifact folder, it is a file; name kept",
+        kept("static-tree", "kept"),
     ),
     Row("export a/best --to hf", "'a/best' is an artifact: name the model's folder or hub id", {"a/best.json": "{}"}),
     Row("run runs/mine --dry-run", "did you mean 'runs/mine/config.yaml'?", {"runs/mine/config.yaml": FILE}),
@@ -85,17 +123,29 @@ KEYS = [
     Row("run mine.yaml --dryrun", "--dryrun ... --dry-run"),
     dry("--require-gain", "--require-gain is an option of python -m specexp.sweep only"),
     dry("--minutes 3", "--minutes is an option of python -m specexp.sweep only"),
-    Row(
-        "run sweep.yaml --sweep.minutes 3 --dry-run",
-        "--sweep.minutes must be left out: it is a setting of python -m specexp.sweep, which run ignores",
-    ),
-    dry("--sweep.minutes 3", "--sweep.minutes must be left out"),
+    dry("--sweep.minutes 3", "--sweep.minutes must be left out, because it is used only by specexp.sweep"),
     dry("--figure pie", "figure must be one of speedup, curves, phases, got 'pie'"),
 ]
 CLASSES = [
     file(
         "model: {class_path: Nope}\ndata: {class_path: X}\n",
         "mine.yaml: model.class_path ... LightningModule ... 'Nope'; write its module too",
+        "fit",
+    ),
+    file(TEXTS.replace("TEXTS", "nowhere.jsonl"), "mine.yaml: data: nowhere.jsonl: no such file", "fit"),
+    Row(
+        "fit mine.yaml --dry-run",
+        "mine.yaml: data: texts.jsonl: line 2 is not JSON",
+        {"mine.yaml": TEXTS.replace("TEXTS", "texts.jsonl"), "texts.jsonl": '{"text": "a"}\n{"te'},
+    ),
+    file(
+        ROWS.replace("TEXTS", "null").replace("TOKENIZER", "nowhere"),
+        "data: tokenizer_from must be a folder or hub id with a tokenizer, got 'nowhere'",
+        "fit",
+    ),
+    file(
+        TEXTS.replace("TEXTS", "null").replace("work\n", "question.jsonl/w\n"),
+        "mine.yaml: work_dir: question.jsonl",
         "fit",
     ),
     dry("--analyses '[Nope]'", "no Analysis is called 'Nope' ... Ablation"),
@@ -133,6 +183,8 @@ VALUES = [
     dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
+    dry("--tracking.mode off", "'online', 'offline' or 'disabled', got False (YAML reads off ... mean 'disabled'?"),
+    dry("--tracking.mode '\"off\"'", "'online', 'offline' or 'disabled', got 'off'; did you mean 'disabled'?"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
     Row("dashboard sweep.yaml --entity a/b --dry-run", "--entity ... without any of / ... got 'a/b'"),
     file(FILE + "float32_prompts: many\n", "float32_prompts ... many"),
@@ -142,6 +194,17 @@ VALUES = [
     dry("--generation.seed null", "generation.seed ... null"),
     dry("--generation.samples true", "generation.samples ... True"),
     dry("--pair.target_dtype bfloat", "target_dtype ... 'bfloat' ... bfloat16"),
+    Row("run mine.yaml --data.max_prompts 99 --dry-run", "max_prompts is 99, but only 6 prompts remain.", code=0),
+    Row("profile mine.yaml --profile.prompts 9 --dry-run", "profile.prompts is 9, but only 2 prompts remain.", code=0),
+    dry("--profile.prompts 9", "--profile.prompts must be left out, because it is used only by specexp.profile"),
+    Row(
+        "run sweep.yaml --sweep.n_trials 9",
+        "--sweep.n_trials must be left out, because it is used only by specexp.sweep",
+    ),
+    Row(
+        "run mine.yaml --pair.target model --pair.draft_dtype float16 --dry-run",
+        "command line: pair.draft_dtype must be left out without a draft model (pair.draft)",
+    ),
     dry("--data.max_prompt_tokens 1", "command line: data.max_prompt_tokens: MTBench: prompt '0' has"),
     Row("verify mine.yaml --verify.level 2 --dry-run", "verify.level must be < 1, got 2"),
     Row("verify mine.yaml --data.offset 99 --dry-run", "offset must be at most"),
@@ -183,6 +246,23 @@ STUDIES = [
         files={"copies.jsonl": '{"prompt": "a"}\n' * 2},
         code=0,
     ),
+    Row(
+        "sweep drafted.yaml --drafter PromptLookup --dry-run",
+        "command line: --drafter must be left out or sweep.space changed, because every trial sets it anew",
+        {"drafted.yaml": DRAFTED},
+    ),
+    Row("sweep drafted.yaml --drafter.init_args.k 4 --dry-run", "study drafted", {"drafted.yaml": DRAFTED}, 0),
+    study("--builder.init_args.length 2", "--builder.init_args.length must be left out or sweep.space changed"),
+    study("--record.to place", "command line: --record.to must be left out, because it is used only by specexp.record"),
+    file(LAYERS, "layers.high: EarlyExit: layers must be from 1 to 7, got 30 (the target has 8)", "sweep"),
+    Row(
+        "sweep confirmed.yaml --dry-run",
+        "confirmed.yaml: sweep.confirm.data.max_prompts is 2, but a verdict needs at least 4 prompts.",
+        {"confirmed.yaml": CONFIRMED},
+        code=0,
+    ),
+    study("--minutes 0.01", "sweep.minutes is 0.01, but the end of a study alone may take 25 s.", code=0),
+    study("--generation.max_new_tokens 1", "is 1, but decoding can be measured only from 8 tokens on.", code=0),
     study("--require-gain", "command line: sweep.require_gain is true ... set sweep.confirm"),
     study("--storage sqlite:////nope/x/study.db", "--storage ... /nope/x"),
     study(
@@ -261,6 +341,17 @@ COMMANDS = [
     Row("profile smollm2", "smollm2 does not exist; name a YAML file first, and a model with --pair.target"),
     Row("demo --smollm2", "demo takes smollm2 or options, got '--smollm2'; did you mean 'smollm2'?"),
     Row("verify --plain http://x", "--plain needs --endpoint URL, the server with speculation"),
+    Row(
+        "init study --prompts long.jsonl",
+        "warning: --prompts: 9 of 9 prompts ... set data.max_prompt_tokens: 1920 and data.too_long in experiment.yaml",
+        {"long.jsonl": "".join(f'{{"prompt": "{n} {"word " * 999}"}}\n' for n in range(9))},
+        code=0,
+    ),
+    Row(
+        "init study --prompts my.txt",
+        "--prompts: ... my.txt: line 1 must be a text in a .txt file, got a JSON object ... rename the file to .jsonl",
+        {"my.txt": '{"prompt": "Why?"}\n' * 7},
+    ),
     Row("init study --temperature warm", "--temperature must be a number, got 'warm'"),
     Row(
         "init study --template-arguments '{thinking: '",

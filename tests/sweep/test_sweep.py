@@ -252,7 +252,7 @@ def test_a_study_of_two_objectives_is_confirmed_from_its_front(small, capsys):
 
 
 def test_dry_run_shows_what_would_be_searched_and_writes_nothing(small, capsys):
-    assert main([write(small), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
+    assert main([write(small), "--dry-run", "--n-trials", "9"]) == 0
     printed = capsys.readouterr().out
     for word in ("9 trials", "init_args.rank_decay", "float 0.5 to 3", "parametric, fitted", "80-node tree"):
         assert word in printed

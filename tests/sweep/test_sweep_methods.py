@@ -2,6 +2,7 @@
 are left out where the pair has none.
 """
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from helpers.small_study import refused, write
 
 import specexp
-from specexp.config import load_config
+from specexp.config import ConfigError, load_config
 from specexp.sweep.command import main
 from specexp.sweep.preparation import without_impossible
 from specexp.sweep.study_config import StudyConfig
@@ -91,17 +92,19 @@ def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(metho
     assert not Path("runs").exists()
 
 
-def test_a_choice_is_left_out_only_if_both_ends_of_its_numbers_cannot_be_built(methods):
+def test_a_choice_is_left_out_if_both_ends_of_its_numbers_cannot_be_built_and_a_single_end_is_refused(methods):
     lengths = []
 
-    def compose(name, overrides):
+    def compose(name, overrides, longest=4):
         lengths.append(overrides.get("builder.init_args.length"))
-        if overrides["drafter"]["class_path"] == "PromptLookup" or lengths[-1] == 4:
+        if overrides["drafter"]["class_path"] == "PromptLookup" or lengths[-1] > longest:
             raise ValueError("these do not go together")
         return SimpleNamespace(close=lambda: None)
 
-    config = load_config(write(methods))
-    possible, left_out = without_impossible(SimpleNamespace(config=StudyConfig(config), compose=compose))
+    config = StudyConfig(load_config(write(methods)))
+    with pytest.raises(ConfigError, match=r"space\.builder\.init_args\.length\.high: these do not go together"):
+        without_impossible(SimpleNamespace(config=config, compose=partial(compose, longest=3)))
+    possible, left_out = without_impossible(SimpleNamespace(config=config, compose=compose))
     assert {1, 4} <= set(lengths)
     assert left_out == dict.fromkeys(("method 'lookup'", "looks up 2"), "these do not go together")
     assert [choice["name"] for choice in possible.space["method"].choices] == ["chain"]

@@ -26,7 +26,7 @@ COLUMNS = (
     ("drafted tokens", AFTER[0], "only rejected before"),
     ("output tokens", AFTER[1], "put out, only rejected before"),
 )
-"""Of each group its tokens, and the shares of those found and of those in no phrase of the text."""
+"""Columns of each group: its tokens, the share of them found, and the share found in no phrase of the text."""
 SHORTEST = 2
 STEPS_A_POINT = 8
 FEWEST = 20  # a point of a curve needs at least so many tokens

@@ -96,11 +96,15 @@ class ServedRequest:
 
     def _output(self, number: int, deadline: float) -> Output:
         request = self.request
-        default = _COMPLETION_TOKENS
-        if isinstance(request, ChatRequest):
-            default = request.max_completion_tokens or self.thread.target.context_limit
+        context = self.thread.target.context_limit
+        key, given = "max_tokens", request.max_tokens
+        if isinstance(request, ChatRequest) and given is None:
+            key, given = "max_completion_tokens", request.max_completion_tokens
+        if given is not None and given > context:  # as in vLLM; up to there, the end of the context ends the output
+            sentence = f"{key} must be at most the model's context length, which is {context} tokens, got {given}"
+            raise RequestError(400, sentence, key)
         wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
-        limit = request.max_tokens or default
+        limit = given or (context if self.is_chat else _COMPLETION_TOKENS)
         if request.min_tokens > limit:
             sentence = f"min_tokens must be at most max_tokens, which is {limit}, got {request.min_tokens}"
             raise RequestError(400, sentence, "min_tokens")

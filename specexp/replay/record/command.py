@@ -82,7 +82,8 @@ def _act(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     check_here(config, "record.to")
-    check_rows(config)
+    for remark in check_rows(config, "record.live_sample"):
+        print(remark)
     if cluster is not None and not dry_run:
         plan = plan_recording(config)
         check_sharded(plan)

@@ -216,3 +216,10 @@ def test_for_an_engine_that_specexp_does_not_start_the_methods_are_those_that_it
     assert main(["study", "--for", "sglang"]) == 0
     assert "; left out since sglang has none of them: " in capsys.readouterr().out
     assert "ParametricTree" not in (here / "study" / "methods.yaml").read_text()
+
+
+@pytest.mark.parametrize(("target", "most"), [("stdlib", 3), ("stdlib-small", 1)])
+def test_early_exits_are_searched_up_to_one_layer_less_than_the_target_has(here, target, most):
+    assert main(["study", "--target", target]) == 0
+    space = yaml.safe_load(Path("study/methods.yaml").read_text())["sweep"]["space"]
+    assert space["drafter.init_args.layers"]["high"] == most

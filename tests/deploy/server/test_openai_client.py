@@ -221,6 +221,12 @@ REFUSED = [
     ({"logit_bias": {"999": 1}}, 400, "logit_bias: the model's vocabulary has ids 0 to 256, got 999"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias.a must be an integer, got 'a'"),
     ({"extra_body": {"stop_token_ids": [999]}}, 400, "stop_token_ids: the model's vocabulary has ids"),
+    ({"max_tokens": 193}, 400, "max_tokens must be at most the model's context length, which is 192 tokens, got 193"),
+    (
+        {"messages": CHAT, "max_completion_tokens": 193},
+        400,
+        "max_completion_tokens must",
+    ),
     ({"extra_body": {"min_tokens": 13}}, 400, "min_tokens must be at most max_tokens, which is 12, got 13"),
     ({"stop": ["<|end|>\n"]}, 400, "texts do not show the special token '<|end|>': give it alone"),
     ({"stop": ["a"] * 17}, 400, "stop: List should have at most 16 items"),
@@ -242,7 +248,7 @@ def test_an_impossible_request_is_refused_in_a_sentence(client, fields, status, 
 
 def test_an_output_ends_at_the_end_of_the_context_and_neutral_values_of_other_fields_are_accepted(client):
     neutral = {"frequency_penalty": 0, "echo": False, "best_of": 1, "user": "me", "logit_bias": {}}
-    answer = complete(client, prompt=[5] * 180, max_tokens=10**9, **neutral)
+    answer = complete(client, prompt=[5] * 180, max_tokens=192, **neutral)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.total_tokens <= 192
 
