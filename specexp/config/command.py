@@ -45,6 +45,8 @@ _USERS = {
     "fit": ("fit",),
 }
 """The commands that use a section which the other commands ignore."""
+_TO_REPLAY = "record.to"
+"""Every command reads it in a replay: the folder of the recording."""
 STARTS_OVER = "run the same command again to start over"
 GOES_ON = "run the same command again to continue where it stopped"
 HELP = frozenset(("-h", "--help"))
@@ -130,9 +132,7 @@ def run_command(
     if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after), _named_as_typed(typed, short):
-        config = _read(given, short, re.findall(r"--[a-z-]+", usage), load)
-        if named := re.search(r"specexp\.(\w+)", usage):
-            _check_used(config, named[1])
+        config = _read(given, short, usage, load)
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
         found.exit_code = act(config, DRY_RUN in given)
@@ -141,8 +141,10 @@ def run_command(
     return found.exit_code
 
 
-def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str], load: Load) -> Config:
+def _read(given: Sequence[str], short: Mapping[str, str], usage: str, load: Load) -> Config:
+    command = "".join(usage.split()[3:4]).removeprefix("specexp.")  # after "usage: python -m"
     if given[0].startswith("--"):
+        options = re.findall(r"--[a-z-]+", usage)
         near = did_you_mean(given[0], options)
         hint = near if near.startswith("; did") and given[0] not in options else ""
         raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}{hint}")
@@ -164,6 +166,8 @@ def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]
             ]
             hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is unknown{hint}")
+        if dot and dotted != _TO_REPLAY:
+            _check_used(dotted, command)
     values: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
@@ -173,19 +177,19 @@ def _read(given: Sequence[str], short: Mapping[str, str], options: Sequence[str]
     if _PRINT_CONFIG not in given:
         for line in lines:
             print(line)
+    if _TO_REPLAY in values and not config.is_replayed:
+        _check_used(_TO_REPLAY, command)
+    if "pair.draft_dtype" in values and sources_of(config.pair.target, config.pair.draft)[1] is None:
+        raise config.checker.error(("pair", "draft_dtype"), " must be left out without a draft model (pair.draft)")
     return config
 
 
-def _check_used(config: Config, command: str) -> None:
-    """Raise ConfigError for an override on the command line that has no effect on this command."""
-    for dotted, _ in config.typed:
-        section, dot, _ = dotted.partition(".")
-        users = _USERS.get(section, (command,))
-        if dot and command not in users and not (dotted == "record.to" and config.is_replayed):
-            commands = ", ".join(f"specexp.{name}" for name in users)
-            raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because it is used only by {commands}")
-        if dotted == "pair.draft_dtype" and sources_of(config.pair.target, config.pair.draft)[1] is None:
-            raise config.checker.error(tuple(dotted.split(".")), " must be left out without a draft model (pair.draft)")
+def _check_used(dotted: str, command: str) -> None:
+    """Raise ConfigError for an override of a section that the command ignores."""
+    users = _USERS.get(dotted.partition(".")[0], (command,))
+    if command not in users:
+        commands = ", ".join(f"specexp.{name}" for name in users)
+        raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because it is used only by {commands}")
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:

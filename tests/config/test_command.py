@@ -25,13 +25,13 @@ def never(config: Config, dry_run: bool) -> int:
 
 
 def command(*arguments: object) -> int:
-    return run_command("usage: it", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"})
+    return run_command("usage: python -m specexp.sweep", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"})
 
 
 def test_help_shows_the_usage_and_the_sections(capsys):
     assert command("--help") == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: it\n")
+    assert out.startswith("usage: python -m specexp.sweep\n")
     assert "  generation  Length limit, number of samples, seed and when to stop." in out
 
 

@@ -129,7 +129,7 @@ class Intervals(NamedTuple):
 
 
 def intervals_of(steps: Sequence[Step], cost: StepCosts) -> Intervals:
-    """Return the figures whose intervals the table states."""
+    """Return the figures that the table states with intervals."""
     names = list(dict.fromkeys(step.sequence for step in steps))
     place = np.array([names.index(step.sequence) for step in steps])
     weights = prompt_weights(len(names))
