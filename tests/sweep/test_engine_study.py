@@ -94,7 +94,7 @@ def test_a_server_that_does_not_start_ends_a_study_with_its_own_last_error(of_en
     command = f"{COMMAND} --fault no-start".replace("{{", "{").replace("}}", "}")
     assert main([path, "--engine.init_args.command", command]) == 1
     error = capsys.readouterr().err
-    assert "command line: engine: plain decoding, with which every trial" in error
+    assert f"{path}: engine: plain decoding, with which every trial" in error
     assert "unknown flag --speculate" in error
 
 

@@ -145,7 +145,7 @@ def test_minutes_size_a_study_and_count_for_each_start(small, capsys, monkeypatc
     assert "about 4 minutes instead of 3, which are too few: about 1 trial on 3 prompts" in printed
     assert "Plain decoding takes 10.0 s a prompt here" in printed
     assert "The 3 minutes allow 1 of 5 trials, and now the confirmation." in printed
-    assert "Confirming 1 candidate on at least 3 other prompts." in printed
+    assert "Confirming 1 candidate on 3 other prompts." in printed
     assert "The search measured 1 of 5 trials in its time; with more --minutes" in printed
     assert [row["prompts"] for row in rows()] == ["3"]
     assert main([file, "--minutes", "3"]) == 0
