@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from typing_extensions import override
 
-from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
+from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference, saved_sizes
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import (
     PARTS,
@@ -100,7 +101,16 @@ class Artifact:
 
     def check(self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Raise an ArtifactError if the model or tokenizer differs from a recorded field; the error names the field."""
-        difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
+        self._compare(fingerprint(model, tokenizer))
+
+    def check_saved(self, source: str) -> None:
+        """Raise the error of :meth:`check` for a saved model of other sizes; only its ``config.json`` is read."""
+        file = Path(source, "config.json")
+        if file.is_file():
+            self._compare(saved_sizes(json.loads(file.read_text(encoding="utf-8"))))
+
+    def _compare(self, given: Fingerprint) -> None:
+        difference = first_difference(self.fingerprint, given)
         if difference is not None:
             section, key, known, value = difference
             raise ArtifactError(

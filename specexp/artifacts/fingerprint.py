@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.manifest import canonical_json, sha256
@@ -40,6 +41,13 @@ def fingerprint(model: PreTrainedModel | None = None, tokenizer: PreTrainedToken
         sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}
     return sections
+
+
+def saved_sizes(config: Mapping[str, Any]) -> Fingerprint:
+    """Return the part of a model's fingerprint that its ``config.json`` states, without importing transformers."""
+    text = config.get("text_config") or config
+    sizes = {key: text[key] for key in ("model_type", *_SIZES) if text.get(key) is not None}
+    return {"model": sizes}
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:

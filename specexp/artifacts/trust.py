@@ -59,6 +59,9 @@ def trust_in(packages: Sequence[str]) -> Trust:
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(f"trust must be installed packages such as ('my_package',), got {packages!r}")
+    for name in packages:
+        if name not in sys.modules and find_spec(name) is None:
+            raise ArtifactError(f"trust must be installed packages, got {name!r}, which is not installed")
     return Trust(tuple(packages))
 
 

@@ -24,6 +24,14 @@ from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
 from specexp.engines.settings import ENGINES, runs_in
+from specexp.models.sources import (
+    PairError,
+    check_reachable,
+    check_source,
+    sources_of,
+    stated_context,
+    stated_layers,
+)
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -54,6 +62,9 @@ def _act(given: argparse.Namespace) -> int:
         raise ConfigError(
             f"--temperature must be 0 with --for {given.engine}, since its answers are compared token by token"
         )
+    target, draft = sources_of(given.target, given.draft)
+    if draft == target:
+        raise ConfigError(f"--draft must be another model than --target, got {given.draft}")
     folder = Path(given.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"FOLDER must be new or an empty folder, got {folder}")
@@ -78,8 +89,6 @@ def _act(given: argparse.Namespace) -> int:
 
 def _check_model(role: str, source: str) -> None:
     """Raise ConfigError for a source that is wrong anywhere, and warn of one that this machine cannot reach."""
-    from specexp.models.sources import PairError, check_reachable, check_source, sources_of
-
     source = sources_of(source)[0]  # the name of an embedded model is a folder's
     with restated(PairError, lambda error: ConfigError(f"--{role}: {error}")):
         check_source(role, source)
@@ -92,7 +101,6 @@ def _check_model(role: str, source: str) -> None:
 def _warn_of_device(device: str) -> None:
     """Warn of a device that this machine lacks. The study may run elsewhere."""
     from specexp.models.pair import check_device
-    from specexp.models.sources import PairError
 
     try:
         check_device(device)
@@ -103,7 +111,6 @@ def _warn_of_device(device: str) -> None:
 def _check_folders(target: str, draft: str | None) -> None:
     """Raise ConfigError if models on this machine cannot be loaded together. No weights are read."""
     from specexp.models.pair import load_pair
-    from specexp.models.sources import PairError, sources_of
 
     sources = [source for source in sources_of(target, draft) if source is not None]
     if (draft is None and target in _SHIPPED) or not all(Path(source).exists() for source in sources):
@@ -211,8 +218,6 @@ def _searched(given: argparse.Namespace) -> tuple[EngineStudy | None, dict[str, 
 
 def _with_fewer_layers(text: str, target: str) -> str:
     """Return the text of ``methods.yaml`` whose drafts use fewer layers than the target has, if that is known."""
-    from specexp.models.sources import sources_of, stated_layers
-
     layers = stated_layers(sources_of(target)[0])
     if layers is None:
         return text
@@ -250,7 +255,6 @@ def _template_line(given: argparse.Namespace, prompts: str, text: str | None, co
     from specexp.data import OwnPrompts, PromptSetError, Workload
     from specexp.models.pair import load_tokenizer
     from specexp.models.smollm2 import smollm2_file
-    from specexp.models.sources import PairError, check_reachable, sources_of, stated_context
 
     source, _ = sources_of(given.target)
     try:

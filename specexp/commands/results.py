@@ -11,7 +11,7 @@ from typing import Any
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.messages import counted, near_file
-from specexp.config.command import Options, answered, current_result, say
+from specexp.config.command import Options, answered, check_writable, current_result, say
 from specexp.config.layers import ConfigError
 
 BLOCK = re.compile(r'(<script type="application/json" id="results">\n).*?(</script>)', re.DOTALL)
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _join(given: Sequence[Path], page: Path) -> int:
+    check_writable(page.parent, ConfigError(f"--output {page}"))
     found = [_read(file) for file in given]
     rows = [{"run": number, **row} for number, (_, own) in enumerate(found) for row in own]
     atomic_write(page, with_results({"runs": [run for run, _ in found], "rows": rows}))
@@ -44,6 +45,9 @@ def _read(file: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return the conditions of a file's tables, and its speedups over plain decoding."""
     if not file.exists():
         raise ConfigError(f"{file} does not exist{near_file(file)}")
+    if file.is_dir():
+        inside = next((file / name for name in ("confirm.md", "table.md") if (file / name).is_file()), None)
+        raise ConfigError(f"{file} {_EXPECTED}, but it is a folder{f': name {inside}' if inside else ''}")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

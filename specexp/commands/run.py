@@ -65,6 +65,7 @@ e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode dis
 e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
 A_A, AGAIN = "--a-a", "plain decoding again"
+_NOT_IN_A_A = ("arms", "baselines", "drafter", "builder", "controller", "execution", "engine", "analyses")
 WHOLE = "whole.txt"  # digest of a shard's configuration, digest of its prompts, device; written at its end
 
 
@@ -101,7 +102,10 @@ def _act(
 ) -> int:
     if again and (cluster is not None or shard is not None or config.is_replayed):
         raise ConfigError(f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay")
-    config = against_itself(config) if again else config
+    if again:
+        for dotted in (dotted for dotted, _ in config.typed if dotted.partition(".")[0] in _NOT_IN_A_A):
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because {A_A} has plain decoding alone")
+        config = against_itself(config)
     if config.get("what_if") is not None:
         raise ConfigError(f"{config.file} has a what_if section: use python -m specexp.what_if {config.file}")
     arms = check_experiment(config)

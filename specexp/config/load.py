@@ -25,6 +25,7 @@ from specexp.config.layers import COMMAND_LINE, PARTS, ConfigError, Key, SourceO
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import FUNCTION, METHOD, STAGES, Categorical, Known, Suggested, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
+from specexp.models.sources import sources_of
 
 # a study's files with acceptance counts and step costs
 COUNTS, COSTS = "acceptance_counts.json", "step_ms.json"
@@ -385,6 +386,9 @@ def with_artifact(config: Config) -> Config:
         servers = f"; verify {path} --for ENGINE, or --endpoint URL --plain URL, compares servers"
         hint = servers if artifact.kind == "engine-settings" else ""
         raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}{hint}")
+    wrong = f" must be the artifact's model, got {config.pair.target!r}"
+    with restated(ArtifactError, lambda error: config.checker.error(("pair", "target"), f"{wrong}: {error}")):
+        artifact.check_saved(sources_of(config.pair.target)[0])  # before torch is imported, which takes seconds
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = config.with_overrides({**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)

@@ -126,7 +126,7 @@ class ForeignEngine(metaclass=Checked):
     def lacks(self) -> str:
         """Return what is missing, such as ``needs FILE, which does not exist``; empty if nothing is known to be."""
         if self.version == NOT_INSTALLED:
-            return "is not installed here"
+            return 'is not installed here (pip install -e ".[engines]")'
         absent = next((file for file in self.files if not Path(file).exists()), None)
         return "" if absent is None else f"needs {absent}, which does not exist"
 

@@ -383,7 +383,8 @@ class LlamaCppServer(HttpEngine):
     @override
     def lacks(self) -> str:
         if self.program != _PROGRAM and self.version == NOT_INSTALLED:
-            return f"is not installed here: program must be the name or path of {_PROGRAM}, got {self.program!r}"
+            known = f"must be the name or path of {_PROGRAM}"
+            return f"is not installed here: engine.init_args.program {known}, got {self.program!r}"
         if absent := super().lacks():
             return absent
         try:

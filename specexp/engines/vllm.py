@@ -98,7 +98,7 @@ class VLLM(HttpEngine):
     def lacks(self) -> str:
         one = self.settings
         if self.version == NOT_INSTALLED:
-            return f"is not installed here: python {_INTERPRETER}, got {self.python!r}"
+            return f"is not installed here: engine.init_args.python {_INTERPRETER}, got {self.python!r}"
         if one is None or one.model is None or (one.method == "custom_class" and one.model != PROPOSER):
             return ""
         if one.method == "custom_class":

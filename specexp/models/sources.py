@@ -88,7 +88,7 @@ def checked_sources(
         wanted = _vocabulary(first)
         # a token in only one of them may be a special token of the other, which load_pair reads
         if any(wanted.get(token, number) != number for token, number in given.items()):
-            raise other_tokens(f"draft {second!r}", given, f"target {first!r}", wanted)
+            raise other_tokens(f"draft {draft or second!r}", given, f"target {target!r}", wanted)
     return first, second
 
 
@@ -184,12 +184,16 @@ def check_source(role: str, source: str) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """Return why a saved model's weights cannot be read, judging by the file headers, or an empty string."""
+    """Return why a saved model cannot be read, judging by config.json and weights' headers, or an empty string."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and any(folder.glob("*.bin")):
         return "has its weights in .bin files only: save the model as safetensors"
     if not files:
         return "has no weights: copy its .safetensors files into the folder"
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"has a config.json that cannot be read: {first_line(error)}"
     try:
         named = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
         if absent := sorted({*named} - {file.name for file in files}):

@@ -98,9 +98,9 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
         if name.startswith("min_") and most is not None and least > most:
             why = f" must be <= max_{name.removeprefix('min_')}, got {least:g} and {most:g}"
             raise checker.error(("sweep", "constraints", name), why)
-    limit = settings.constraints.get(MAX_DRAFT_NODES, 0)
-    if limit < 0:
-        raise checker.error(("sweep", "constraints", MAX_DRAFT_NODES), f" must be >= 0, got {limit:g}")
+    limit = settings.constraints.get(MAX_DRAFT_NODES, 1)
+    if limit < 1:
+        raise checker.error(("sweep", "constraints", MAX_DRAFT_NODES), f" must be >= 1, got {limit:g}")
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:

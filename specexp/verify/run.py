@@ -208,8 +208,9 @@ def _verify(
             assert isinstance(arm, LearningArm)
             line = f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}"
             bar.console.print(line, style="dim")
-            bar.stage(claim.arm.title, sum(test.chunks for test in toy.tests))
-            findings.append(_finding(toy, arm))
+            decoded = len(prompts) * config.generation.samples if claim.deterministic else 0
+            bar.stage(claim.arm.title, decoded + sum(test.chunks for test in toy.tests))
+            findings.append(_finding(toy, arm, bar))
     return LosslessReport(
         name=config.name,
         findings=tuple(findings),
@@ -221,7 +222,7 @@ def _verify(
     )
 
 
-def _finding(toys: _Toys, arm: LearningArm) -> Finding:
+def _finding(toys: _Toys, arm: LearningArm, bar: StageBar) -> Finding:
     """Run the tests of a composition. If a part raises an exception, it is recorded, and the other tests continue."""
     claim, plain = toys.claim, toys.plain
     checks: list[LosslessCheck] = []
@@ -237,6 +238,7 @@ def _finding(toys: _Toys, arm: LearningArm) -> Finding:
                 records += [reference, compare(arm.decode(prompt, sample), reference, plain.arm, prompt)]
             except Exception as error:
                 errors.append(f"{prompt.prompt_id}, sample {sample}: {type_and_line(error)}")
+            bar.prompt()
         found = token_equality(records, arm.name)
         outcomes = {"equal": found.equal, "near ties": found.near_ties, "wrong": found.wrong}
         decision: Literal["found", "excluded"] = "found" if found.wrong else "excluded"

@@ -142,7 +142,7 @@ def test_a_trusted_package_must_be_installed(tmp_path, package, monkeypatch, cap
 
     monkeypatch.setattr(trusted, "site_folders", lambda: [package])
     with pytest.raises(ArtifactError, match="is not a Drafter of specexp"):
-        load_artifact(folder, trust=("other",))
+        load_artifact(folder, trust=("numpy",))
     assert type(load_artifact(folder, trust=("my_parts",)).drafter).__name__ == "Mine"
     refuses(folder, "is not a Drafter of specexp")  # trust lasts for one call, imported or not
 

@@ -25,7 +25,9 @@ def never(config: Config, dry_run: bool) -> int:
 
 
 def command(*arguments: object) -> int:
-    return run_command("usage: python -m specexp.sweep", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"})
+    return run_command(
+        "usage: python -m specexp.sweep", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"}
+    )
 
 
 def test_help_shows_the_usage_and_the_sections(capsys):

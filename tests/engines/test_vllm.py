@@ -93,12 +93,13 @@ def test_prompts_and_drafters_that_do_not_fit_the_models_are_refused_before_the_
     [
         (
             {"class_path": "VLLM", "init_args": {"python": "no/python"}},
-            "VLLM is not installed here: python must be the interpreter of an environment with vLLM, got 'no/python'",
+            "VLLM is not installed here: engine.init_args.python must be the interpreter of an environment with vLLM, "
+            "got 'no/python'",
         ),
         (
             {"class_path": "LlamaCppServer", "init_args": {"program": "no/llama-server"}},
-            "LlamaCppServer is not installed here: program must be the name or path of llama-server, got "
-            "'no/llama-server'",
+            "LlamaCppServer is not installed here: engine.init_args.program must be the name or path of llama-server, "
+            "got 'no/llama-server'",
         ),
     ],
 )

@@ -121,6 +121,7 @@ KEYS = [
     dry("--builder.init_args.lenght 3", "builder.init_args.lenght ... length"),
     file(FILE + "name: a\nname: b\n", "line 9 ... name"),
     Row("run mine.yaml --dryrun", "--dryrun ... --dry-run"),
+    dry("--a-a --builder Chain", "--builder must be left out, because --a-a has plain decoding alone"),
     dry("--require-gain", "--require-gain is an option of python -m specexp.sweep only"),
     dry("--minutes 3", "--minutes is an option of python -m specexp.sweep only"),
     dry("--sweep.minutes 3", "--sweep.minutes must be left out, because it is used only by specexp.sweep"),
@@ -235,6 +236,7 @@ STUDIES = [
         "--sweep.constraints '{max_p99_seconds_per_token: -1}'",
         "sweep.constraints.max_p99_seconds_per_token must be >= 0, got -1",
     ),
+    study("--sweep.constraints.max_draft_nodes 0", "sweep.constraints.max_draft_nodes must be >= 1, got 0"),
     file(
         FILE + "sweep: {space: {builder.init_args.length: [1, 2]}}\n",
         "sweep.space.builder.init_args.length must be a mapping, got [1, 2]",
@@ -294,7 +296,10 @@ STUDIES = [
         "Not measured, because sweep.n_trials is 1: two. ... arms: is used by python -m specexp.run sweep.yaml",
         code=0,
     ),
-    study("--artifact smollm2:tree --dry-run", "--artifact names one setting, so nothing is searched"),
+    study(
+        "--artifact smollm2:tree --pair.target smollm2 --dry-run",
+        "--artifact names one setting, so nothing is searched",
+    ),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
         "sweep.confirm.data: no prompts are left of 4 prompts after the 4 of the search: set a lower data.max_prompts",
@@ -335,7 +340,10 @@ COMMANDS = [
         "why --endpoint 127.0.0.1:8000",
         "--endpoint must begin with http:// or https://, got '127.0.0.1:8000'",
     ),
+    Row("results runs", "runs must be table.md of a run or confirm.md of a study, but it is a folder", {"runs/a": ""}),
     Row("serve smollm2", "smollm2: there is no such embedded artifact; allowed are smollm2:"),
+    Row("serve smollm2:tree --draft smollm2", "--draft must be left out, since ... drafts without a draft model"),
+    Row("serve smollm2:tree --trust numpyy", "trust must be installed packages, got 'numpyy'"),
     Row("serve smollm2:tre", "there is no such embedded artifact; did you mean 'smollm2:tree'?"),
     Row("export smollm2:tre --to vllm", "no such embedded artifact; did you mean 'smollm2:tree'?"),
     Row("profile smollm2", "smollm2 does not exist; name a YAML file first, and a model with --pair.target"),
@@ -361,6 +369,7 @@ COMMANDS = [
         "init study --template-arguments '{thinking: false}'",
         "--template-arguments: chat_template_kwargs must be left out, since the tokenizer has no chat template",
     ),
+    Row("init study --target mine/model --draft mine/model", "--draft must be another model than --target"),
     Row("init study --for vlm", "--for must be one of 'vllm', ... got 'vlm'; did you mean 'vllm'?"),
     Row(
         "doctor none",

@@ -149,7 +149,7 @@ def test_a_limit_of_the_engine_is_found_before_it_starts(dry, more, sentence, tr
     [
         (
             ["--engine.init_args.python", "no-python"],
-            "VLLM is not installed here: python must be the interpreter of an environment with vLLM",
+            "VLLM is not installed here: engine.init_args.python must be the interpreter of an environment with vLLM",
         ),
         (["--prompts", "no.jsonl"], "command line: --prompts: no.jsonl: no such file"),
         (["--pair.target", "no/such"], "pair.target: target 'no/such' is neither a local folder nor"),

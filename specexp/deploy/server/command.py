@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -35,7 +35,7 @@ _OPTIONS: tuple[tuple[str, Callable[[str], Any], Any, str, str], ...] = (
     ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
     ("target-dtype", str, None, "DTYPE",
      "bfloat16, float16 or float32; default: the artifact's dtype, or bfloat16 if it records none"),
-    ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
+    ("draft-dtype", str, None, "DTYPE", "bfloat16, float16 or float32; default: float32"),
     ("device", str, "cpu", "DEVICE", "torch device of both models"),
     ("mode", str, "auto", "MODE", "eager, compiled, packed, graphed or auto; auto is eager if the study was"),
     ("threads", int, None, "N", "number of CPU threads of torch"),
@@ -77,6 +77,10 @@ def _run(options: argparse.Namespace) -> int:
     if "drafter" not in artifact.recorded:
         why = f"kind {artifact.kind!r} records no drafter to serve{artifact.purpose and '; '}{artifact.purpose}"
         raise ArtifactError(f"{artifact.folder}: {why}")
+    for name, given in {"--draft": options.draft, "--draft-dtype": options.draft_dtype}.items():
+        if given is not None and not _takes_draft(artifact):
+            why = f"{artifact.folder} drafts without a draft model"
+            raise ConfigError(f"{name} must be left out, since {why}, got {given!r}")
     missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
     if missing:
         return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
@@ -84,7 +88,9 @@ def _run(options: argparse.Namespace) -> int:
 
     options.target = options.target or _target_of(artifact)
     with listen(options.host, options.port) as listener:
-        checked_sources(options.target, options.draft, options.mode)
+        target, _ = checked_sources(options.target, options.draft, options.mode)
+        with _blamed_target(options.target):  # before torch is imported, which takes seconds
+            artifact.content.check_saved(target)
         from specexp.bench.trainer import quiet_libraries
         from specexp.models.pair import load_pair
 
@@ -93,11 +99,26 @@ def _run(options: argparse.Namespace) -> int:
             options.target,
             options.draft,
             target_dtype=options.target_dtype or artifact.provenance.get("dtype") or "bfloat16",
-            draft_dtype=options.draft_dtype,
+            draft_dtype=options.draft_dtype or "float32",
             device=options.device,
             mode=options.mode,
         )
         return _serve(options, artifact, pair, listener, key)
+
+
+def _blamed_target(target: str) -> AbstractContextManager[None]:
+    """Name the option in an ArtifactError of the block."""
+    wrong = f"--target must be the artifact's model, got {target!r}"
+    return restated(ArtifactError, lambda error: ArtifactError(f"{wrong}: {error}"))
+
+
+def _takes_draft(artifact: LoadedArtifact) -> bool:
+    """Return whether an artifact's drafter needs a draft model."""
+    try:
+        artifact.new_parts(None)
+    except ValueError:
+        return True
+    return False
 
 
 def _target_of(artifact: LoadedArtifact) -> str:
@@ -146,8 +167,7 @@ def _serve(
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    wrong = f"--target must be the artifact's model, got {options.target!r}"
-    with restated(ArtifactError, lambda error: ArtifactError(f"{wrong}: {error}")):
+    with _blamed_target(options.target):
         artifact.content.check(pair.target, pair.tokenizer)
     thread = decoding_thread_of(
         artifact,
