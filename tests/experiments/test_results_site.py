@@ -52,7 +52,7 @@ addEventListener("load", () => setTimeout(() => {
 }, 50));
 </script>"""
 
-MOST_MEASURED = "SmolLM2-135M-Instruct, with its former draft of two layers"
+MOST_MEASURED = "SmolLM2-135M-Instruct"
 
 
 @pytest.mark.slow
