@@ -342,7 +342,6 @@ COMMANDS = [
     ),
     Row("results runs", "runs must be table.md of a run or confirm.md of a study, but it is a folder", {"runs/a": ""}),
     Row("serve smollm2", "smollm2: there is no such embedded artifact; allowed are smollm2:"),
-    Row("serve smollm2:tree --draft smollm2", "--draft must be left out, since ... drafts without a draft model"),
     Row("serve smollm2:tree --trust numpyy", "trust must be installed packages, got 'numpyy'"),
     Row("serve smollm2:tre", "there is no such embedded artifact; did you mean 'smollm2:tree'?"),
     Row("export smollm2:tre --to vllm", "no such embedded artifact; did you mean 'smollm2:tree'?"),

@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     for name, given in {"--draft": options.draft, "--draft-dtype": options.draft_dtype}.items():
         if given is not None and not _takes_draft(artifact):
             why = f"{artifact.folder} drafts without a draft model"
-            raise ConfigError(f"{name} must be left out, since {why}, got {given!r}")
+            print(f"warning: {name} {given} is not used, since {why}", file=sys.stderr)
     missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
     if missing:
         return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)

@@ -45,6 +45,17 @@ def test_the_target_is_served_as_measured_or_by_the_options(tmp_path, monkeypatc
     assert served == [measured, {"runtime": "compiled", "dtype": "bfloat16"}]
 
 
+def test_options_of_a_draft_model_that_is_not_used_are_named(monkeypatch, capsys):
+    monkeypatch.setattr("specexp.models.pair.load_pair", lambda *given, **settings: None)
+    monkeypatch.setattr("specexp.deploy.server.command._serve", lambda *given: 0)
+    assert main(["smollm2:tree", "--port", "0", "--draft", "smollm2", "--draft-dtype", "bfloat16"]) == 0
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.partition(", since")[0] for line in warnings] == [
+        "warning: --draft smollm2 is not used",
+        "warning: --draft-dtype bfloat16 is not used",
+    ]
+
+
 def test_the_default_name_of_a_model_shows_no_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.gguf").touch()
