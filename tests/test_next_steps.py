@@ -16,6 +16,9 @@ from helpers.small_study import DEAR, FREE, study, write
 from specexp.artifacts.validation import validated
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.config.layers import parse_overrides
+from specexp.config.next_step import Invocation, experiment_again, python_arguments
+from specexp.config.schema import Pair
 from specexp.deploy.export.export_format import all_formats
 from specexp.engines.settings import LlamaCppSettings, SglangSettings, TrtllmSettings, VllmSettings
 
@@ -334,3 +337,19 @@ def test_the_page_has_the_same_lines(to):
     line = all_formats()[to].deployment.format(file="FILE")
     page = Path(__file__).parents[1] / "docs" / "deploy.md"
     assert f"| `{to}` | `{line}` |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["[draft] which tree?", "@home", "%x", "1e-3", "a: b", "null", "", "x # y", "two words"]
+)
+def test_a_typed_text_is_read_back_unchanged(text):
+    given = Invocation("mine.yaml", [("question", text)], "", Pair(), [], "run")
+    file, *words = experiment_again(given)
+    assert parse_overrides(words) == [("question", text)]
+    assert file == "mine.yaml"
+
+
+def test_python_loads_the_models_as_measured():
+    pair = Pair(target="org/model", target_dtype="float32", device="cuda:1")
+    assert python_arguments(pair) == "'org/model', target_dtype='float32', device='cuda:1'"
+    assert python_arguments(Pair(target="smollm2")) == "'smollm2'"

@@ -50,7 +50,7 @@ def _part(name: str) -> Any:
 
 
 class Config:
-    """A checked, immutable configuration. :func:`load_config` and :meth:`with_overrides` create new ones.
+    """A checked configuration, of which no section changes. :meth:`with_overrides` returns a new one.
 
     Args:
         checked: A checked configuration from which all sections except ``sections`` are taken.
@@ -265,7 +265,7 @@ class Config:
         return self.get(dotted, _ABSENT) is not _ABSENT
 
     def keys(self) -> list[str]:
-        """Return all dotted keys that exist for the configured classes."""
+        """Return the dotted keys that exist for the configured classes, except inside sweep, arms and trainer."""
         others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]

@@ -232,6 +232,11 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
     return layers
 
 
+def value_of(text: str) -> Any:
+    """Return the value that a text on the command line means; raises YAMLError, ValueError or RecursionError."""
+    return yaml.load(text, _Loader)
+
+
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
     """Convert ``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``. Values are YAML."""
     found = []
@@ -248,7 +253,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         if not text.strip():
             raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write null for none")
         try:
-            found.append((key, yaml.load(text, _Loader)))
+            found.append((key, value_of(text)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             hint = "; quote a value that has spaces" if text[0] in "[{" else ""
             hint = "; patterns are not expanded: name one file or a folder" if text[0] == "*" else hint

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from specexp.base.start import all_masked
-from specexp.config.layers import entries_of
+from specexp.config.layers import entries_of, value_of
 from specexp.config.schema import Pair
 
 # sections that do not change the models, prompts and parts of a later command
@@ -77,9 +78,10 @@ def more_prompts(
 
 
 def _text(value: Any) -> str:
-    """Return a value as typed on the command line: a string as is if YAML reads it unchanged, otherwise JSON."""
-    if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
-        return value
+    """Return a value as typed on the command line: a string as is if it is read back unchanged, otherwise JSON."""
+    with suppress(yaml.YAMLError, ValueError, RecursionError):
+        if isinstance(value, str) and value_of(value) == value:
+            return value
     return json.dumps(value)
 
 
@@ -87,6 +89,14 @@ def model_options(pair: Pair) -> list[str]:
     """Return a deployment's options for the experiment's models and device, leaving out defaults."""
     drafts = pair.draft is not None or pair.target == "stdlib"
     return _options(pair, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
+
+
+def python_arguments(pair: Pair) -> str:
+    """Return the arguments of :func:`specexp.load_pair` for the experiment's models, leaving out defaults."""
+    names = [repr(name) for name in (pair.target, pair.draft) if name]
+    fields = {key: Pair.model_fields[key].default for key in ("target_dtype", "draft_dtype", "device", "mode")}
+    changed = [f"{key}={given!r}" for key, usual in fields.items() if (given := getattr(pair, key)) != usual]
+    return ", ".join([*names, *changed])
 
 
 def init_options(pair: Pair) -> list[str]:

@@ -26,6 +26,7 @@ from specexp.config.next_step import (
     experiment_again,
     model_options,
     more_prompts,
+    python_arguments,
     trust_options,
 )
 from specexp.config.sweep import Categorical, name_of
@@ -241,14 +242,13 @@ def _next_steps(study: PreparedStudy, speedup: Speedup, deployed: Parts | None) 
         return {"write the engine's own settings": command_line("export", best, "--to", form)}
     invocation = config.invocation
     trust = trust_options(invocation)
-    pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
     trusted = f", trust={invocation.packages!r}" if trust else ""
     again = experiment_again(invocation, artifact_again(invocation, best))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
         "serve it": command_line("serve", best, *model_options(config.pair), *trust, "--port", 8000),
         "use it in Python": (
-            f"pair = specexp.load_pair({pair}); "
+            f"pair = specexp.load_pair({python_arguments(config.pair)}); "
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
         ),
         "carry it to an engine": command_line("verify", best, "--for", "vllm", why="or another engine")

@@ -270,7 +270,7 @@ class StudyConfig:
             data = build_data(staged, pair.tokenizer)
         with prompt_errors(staged):
             if pair is not None:
-                check_prompts(self._config, data.prompts, pair)
+                check_prompts(staged, data.prompts, pair)
         return data
 
     def check_rows(self) -> list[str]:
@@ -292,9 +292,9 @@ class StudyConfig:
         """
         shared = {section: self._config.get(section) for section in SHARED}
         shared["content"] = {
-            name: digest_of_files(Path(name))
+            name: digest_of_files(Path(name).expanduser())
             for name in texts_in([shared["pair"], shared["data"]])
-            if os.path.exists(name)  # noqa: PTH110 - false, not an error, for a text that cannot be a path
+            if os.path.exists(os.path.expanduser(name))  # noqa: PTH110, PTH111 - no error for what cannot be a path
         }
         if self.of_engine:
             shared["engine"] = self.specs["engine"]["class_path"]
