@@ -200,3 +200,12 @@ def test_a_foreign_model_is_refused_only_if_one_is_recorded(bound, tree):
     with pytest.raises(ArtifactError, match="hidden_size is 16, but the given model has 32"):
         bound.check(model(32))
     save_artifact(bound.folder.parent, "static-tree", {"tree.json": [[0]]}).check(model(32), tokenizer("ba"))
+
+
+def test_the_sizes_of_a_saved_model_are_refused_by_its_config_alone(bound, tmp_path):
+    for size in (16, 32):
+        model(size).config.save_pretrained(tmp_path / f"saved{size}")
+    bound.check_saved(str(tmp_path / "saved16"))
+    bound.check_saved("org/model")  # elsewhere; compared when it is loaded
+    with pytest.raises(ArtifactError, match="hidden_size is 16, but the given model has 32"):
+        bound.check_saved(str(tmp_path / "saved32"))

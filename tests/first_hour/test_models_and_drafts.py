@@ -102,6 +102,7 @@ SPOILT = [
     spoil(lambda folder: None, "does not exist; did you mean 'model'?", TYPED.replace("model ", "./modle ")),
     # configurations
     spoil(of_type("llamma"), "'model' ... llamma"),
+    spoil(written("model/config.json", '{"model_type": '), "has a config.json that cannot be read: Expecting value"),
     spoil(changed(model_type="mine", auto_map={"AutoConfig": "mine.Config"}), "custom code"),
     spoil(changed(num_attention_heads=5), "32 ... (5)"),
     # models that take no tree passes

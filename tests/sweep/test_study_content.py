@@ -39,6 +39,17 @@ def test_another_content_at_the_same_path_is_another_workload(config, tmp_path, 
     assert digest_of(config.workload()) != before
 
 
+def test_a_file_in_the_home_folder_is_content_too(tmp_path, config, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    content = yaml.safe_load((tmp_path / "study.yaml").read_text())
+    content["data"]["prompts"]["init_args"]["path"] = "~/prompts.jsonl"
+    (tmp_path / "home.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    config = StudyConfig(load_config(tmp_path / "home.yaml"))
+    before = digest_of(config.workload())
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "two"}\n', encoding="utf-8")
+    assert digest_of(config.workload()) != before
+
+
 def test_new_weights_of_a_large_file_change_its_digest(tmp_path):
     file = tmp_path / "weights"
     file.write_bytes(bytes(80 * PIECE))

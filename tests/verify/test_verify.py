@@ -12,6 +12,7 @@ from specexp.commands.verify import main
 from specexp.core.contracts import Drafter, Verifier
 from specexp.core.dialogue import Candidates, Verdict
 from specexp.models.pair import ModelPair
+from specexp.report.progress import StageBar
 from specexp.verifiers import RejectionSampling
 from specexp.verify.run import folder_of
 
@@ -91,7 +92,14 @@ def checks(finding):
 
 
 @pytest.mark.slow
-def test_deterministic_verifiers_are_compared_token_for_token(experiment, report, tmp_path, capsys):
+def test_deterministic_verifiers_are_compared_token_for_token(experiment, report, tmp_path, capsys, monkeypatch):
+    bars, stop = [], StageBar.stop
+
+    def stopped(bar):
+        stop(bar)
+        bars.extend((task.description, task.completed, task.total) for task in bar.tasks)
+
+    monkeypatch.setattr(StageBar, "stop", stopped)
     arms = {
         "greedy": {"verifier": "Greedy"},
         "keyed": {"verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.8}}},
@@ -103,6 +111,8 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert found["passed"]
     assert found["setting"] == "target in float32 on cpu"
     assert [finding["title"] for finding in found["findings"]] == ["greedy", "keyed", "a draft model"]
+    of_greedy = next(done for what, *done in bars if what == "greedy")
+    assert of_greedy[0] == of_greedy[1] > 8  # each of the 8 answers moves it, not the toys alone
     for finding in found["findings"]:
         equality = checks(finding)["token equality"]
         assert equality["outcomes"] == {"equal": 8, "near ties": 0, "wrong": 0}
