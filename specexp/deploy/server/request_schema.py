@@ -163,6 +163,15 @@ class GenerationRequest(Section):
                 raise RequestError(400, sentence, name)
         return {name: value for name, value in body.items() if name not in unsupported and name not in _IGNORED}
 
+    @model_validator(mode="after")
+    def _check_fields_without_effect(self) -> GenerationRequest:
+        options = self.stream_options
+        if not self.stream and (options.include_usage or options.continuous_usage_stats):
+            raise RequestError(400, "stream must be true if stream_options are set", "stream")
+        if self.sequence is not None and self.seed is None:
+            raise RequestError(400, "seed must be given if sequence is set", "seed")
+        return self
+
     @cached_property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
         """The field that gives the output's form, and the constraint as in ``structured_outputs``; None if free."""

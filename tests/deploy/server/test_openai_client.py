@@ -211,7 +211,7 @@ REFUSED = [
     ({"prompt": []}, 400, "prompt must not be empty"),
     ({"prompt": ["a", 3]}, 400, "prompt.1 must be a text or a list, got 3"),
     (
-        {"n": 2, "extra_body": {"sequence": "a"}},
+        {"n": 2, "seed": 0, "extra_body": {"sequence": "a"}},
         400,
         "sequence is only for requests of one output, and this request has 2",
     ),

@@ -173,6 +173,8 @@ UNSUPPORTED = [
     ({"stop": 5}, "stop must be a text or a list of texts, got 5"),
     ({"stop": ["x", 3]}, "stop.1 must be a text, got 3"),
     ({"sequence": 1.5}, "sequence must be a text or an integer, got 1.5"),
+    ({"sequence": 3}, "seed must be given if sequence is set"),
+    ({"stream_options": {"include_usage": True}}, "stream must be true if stream_options are set"),
     ({"completely_different": 1}, "completely_different is unknown; allowed are"),
 ]
 
