@@ -168,9 +168,11 @@ class Config:
             raise ConfigError(
                 f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
             )
-        for section in ("drafter", "builder", "execution", "latency"):
-            if self._values[section] is not None:
-                raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
+        own = [name for name in ("drafter", "builder", "execution", "latency") if self._values[name] is not None]
+        if (controller := self.controller) is not None and not controller.changes_nothing:
+            own.append("controller")
+        if own:
+            raise ConfigError(f"{where}{own[0]} is a part of specexp's own loop: set it or engine to null")
         return self.section("engine")
 
     @cached_property
@@ -191,8 +193,7 @@ class Config:
     @property
     def invocation(self) -> Invocation:
         """The file, options and models that a later command must name to use this experiment."""
-        searched = ("sweep.space", "sweep.enqueue")
-        packages = packages_in([self.get(section, None) for section in (*PARTS, "execution", *searched)])
+        packages = packages_in([self._values[section] for section in (*PARTS, "execution")])
         measured_by = "run" if self._values["sweep"] is None else "sweep"
         return Invocation(self.file, self.typed, self.artifact, self.pair, packages, measured_by)
 

@@ -453,6 +453,10 @@ ENGINES = [
         ),
         (f"{MODEL}}}}}", "HuggingFace: the settings for drafts=model must be exactly"),
         ("HuggingFace, drafter: PromptLookup, builder: Chain", "drafter is a part of specexp's own loop"),
+        (
+            "HuggingFace, controller: {class_path: Fixed, init_args: {max_nodes: 3}}",
+            "controller is a part of specexp's own loop",
+        ),
     ]
 ]
 ENDPOINT = "class_path: OpenAIEndpoint, init_args: {plain_body: {}, "
