@@ -17,7 +17,7 @@ from specexp.artifacts.validation import validated
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.config.layers import parse_overrides
-from specexp.config.next_step import Invocation, experiment_again, python_arguments
+from specexp.config.next_step import Invocation, experiment_again, init_options, model_options, python_arguments
 from specexp.config.schema import Pair
 from specexp.deploy.export.export_format import all_formats
 from specexp.engines.settings import LlamaCppSettings, SglangSettings, TrtllmSettings, VllmSettings
@@ -162,15 +162,22 @@ def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(here, 
     done("run", *arguments, "--trust", "[foreign_parts]", "--dry-run")
 
 
-def test_a_sweep_over_a_drafter_of_another_package_names_it(experiment):
+def test_only_the_packages_of_the_winner_are_trusted():
     from specexp.config.next_step import artifact_again, trust_options
+    from specexp.sweep.output import packages_of
 
-    choices = [{"name": "a", "class_path": "verify.test_verify.Failing"}]
-    space = {"drafter": {"type": "categorical", "choices": choices}}
-    config = load_config(experiment(sweep={"space": space, "n_trials": 1, "confirm": None}))
-    assert trust_options(config.invocation) == ["--trust", "verify"]
-    assert artifact_again(config.invocation, "a/best") == {"artifact": "a/best", "trust": "verify"}
-    assert trust_options(load_config(experiment()).invocation) == []
+    own = {"drafter": {"class_path": "left_out.Drafter"}, "verifier": {"class_path": "Greedy"}}
+    resolved = {"drafter": {"class_path": "winning.Drafter"}, "execution": {"class_path": "Serial"}}
+    assert packages_of(own, {"resolved": resolved}) == ["winning"]
+    assert trust_options(["winning"]) == ["--trust", "winning"]
+    assert artifact_again("a/best", ["winning"]) == {"artifact": "a/best", "trust": "winning"}
+    assert artifact_again("a/best", []) == {"artifact": "a/best"}
+
+
+def test_a_server_gets_the_mode_of_the_study_and_init_does_not():
+    pair = Pair(target="m", device="cuda", mode="packed")
+    assert model_options(pair) == ["--target", "m", "--device", "cuda", "--mode", "packed"]
+    assert init_options(pair) == ["--target", "m", "--device", "cuda"]
 
 
 def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, experiment, study_model):

@@ -88,7 +88,7 @@ def report(
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
     again = config.invocation
-    artifact = artifact_again(again, again.artifact) if again.artifact else None
+    artifact = artifact_again(again.artifact, again.packages) if again.artifact else None
     steps = {
         "prove that the output is unchanged": command_line("verify", *experiment_again(again, artifact)),
         "find the best setting": command_line("init", "my-study", *init_options(config.pair)),

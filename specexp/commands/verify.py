@@ -91,10 +91,10 @@ def _act(config: Config, dry_run: bool) -> int:
     if not found.passed:
         current_result().next = command_line("doctor", why="attach its output and the report to an issue")
     elif config.artifact and _is_best(config.artifact):
-        options = [*model_options(config.pair), *trust_options(config.invocation)]
+        options = [*model_options(config.pair), *trust_options(config.invocation.packages)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        artifact = artifact_again(config.invocation, config.artifact) if config.artifact else {}
+        artifact = artifact_again(config.artifact, config.invocation.packages) if config.artifact else {}
         taken = is_study(Path(config.output, config.name))
         name = {"name": f"{config.name}-artifact"} if taken else {}
         again = experiment_again(config.invocation, {**artifact, **name})

@@ -19,7 +19,7 @@ from specexp.config.schema import Pair
 _OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
                    "trust"}  # fmt: skip
 # keys of pair that are also options of a deployment
-_MODEL_KEYS = ("target", "draft", "target_dtype", "draft_dtype", "device")
+_MODEL_KEYS = ("target", "draft", "target_dtype", "draft_dtype", "device", "mode")
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
@@ -39,7 +39,7 @@ class Invocation:
     typed: Sequence[tuple[str, Any]]  # the command-line overrides, as pairs of dotted key and value
     artifact: str  # path of the artifact that replaced the file's own parts; empty if there is none
     pair: Pair
-    packages: Sequence[str]  # those outside specexp that define parts of the experiment or of its search space
+    packages: Sequence[str]  # those outside specexp that define the file's parts, or those of its artifact
     measured_by: str  # the command that measures it, ``sweep`` or ``run``
 
 
@@ -72,7 +72,7 @@ def more_prompts(
     if exhausted:
         return {"measure more prompts": "add prompts to the set: all of it is used"}
     typed = {one: value for one, value in given.typed if one.partition(".")[0] in ("name", "output", name)}
-    artifact = artifact_again(given, given.artifact) if given.artifact else {}
+    artifact = artifact_again(given.artifact, given.packages) if given.artifact else {}
     again = experiment_again(given, {**typed, **artifact, **(changed or {}), key: needed})
     return {"measure more prompts": command_line(name, *again)}
 
@@ -101,7 +101,7 @@ def python_arguments(pair: Pair) -> str:
 
 def init_options(pair: Pair) -> list[str]:
     """Return the options of ``specexp.init`` for the experiment's models and device."""
-    return _options(pair, [key for key in _MODEL_KEYS if not key.endswith("_dtype")])
+    return _options(pair, ["target", "draft", "device"])
 
 
 def _options(pair: Pair, keys: Iterable[str]) -> list[str]:
@@ -115,14 +115,14 @@ def packages_in(sections: Sequence[Any]) -> list[str]:
     return sorted(packages - {"specexp"})
 
 
-def trust_options(given: Invocation) -> list[str]:
+def trust_options(packages: Sequence[str]) -> list[str]:
     """Return a deployment's ``--trust`` options for packages outside specexp."""
-    return [word for package in given.packages for word in ("--trust", package)]
+    return [word for package in packages for word in ("--trust", package)]
 
 
-def artifact_again(given: Invocation, artifact: str) -> dict[str, Any]:
+def artifact_again(artifact: str, packages: Sequence[str]) -> dict[str, Any]:
     """Return the changes for :func:`experiment_again` that replace the file's own parts with an artifact's."""
-    trust = given.packages[0] if len(given.packages) == 1 else [*given.packages]
+    trust = packages[0] if len(packages) == 1 else [*packages]
     return {"artifact": artifact, **({"trust": trust} if trust else {})}
 
 

@@ -38,7 +38,7 @@ from specexp.report.progress import StageBar
 from specexp.report.publish import Attached, Report, publish, track, tracked_config
 from specexp.report.sections import prompts_shown, texts_of
 from specexp.sweep.confirmation import BASELINES, COMMON, Confirmation, answer, confirm, sentences, table
-from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, summary_of
+from specexp.sweep.output import Deployed, Exported, Exporter, by_load, confirmed_settings, packages_of, summary_of
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import StudyPlan
 from specexp.sweep.prepared import PreparedStudy, chosen, result_digest
@@ -91,7 +91,7 @@ def conclude(
     check()
     exporter = None if export is None else Exporter(export, confirmation, study.bench, study.command)
     best = None if exporter is None else exporter.best
-    report = _publish(study, confirmation, None if best is None else confirmation.arms[best.name].parts)
+    report = _publish(study, confirmation, best)
     check()  # the claim may have expired while pictures were drawn
     exported = Exported() if exporter is None else exporter.run()
     for sentence in exported.sentences:
@@ -141,10 +141,10 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     return replace(found, confirmed=predicted)
 
 
-def _publish(study: PreparedStudy, confirmation: Confirmation, deployed: Parts | None) -> Report:
+def _publish(study: PreparedStudy, confirmation: Confirmation, best: Confirmed | None) -> Report:
     """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32.
 
-    ``deployed`` are the parts of the artifact with the alias ``best``; None if there is none.
+    ``best`` is the candidate that is exported with the alias ``best``; None if there is none.
     """
     config = study.config
     trials = study.trials
@@ -199,7 +199,7 @@ def _publish(study: PreparedStudy, confirmation: Confirmation, deployed: Parts |
         limits=limited,
         proof=proof_of(records, [one.name for one in confirmed], PLAIN),
         charts=charts_of(trials, study.settings, confirmation, texts),
-        next_steps=_next_steps(study, winner.over_plain, deployed),
+        next_steps=_next_steps(study, confirmation, best),
         page="confirm",
         parts=[
             prompts_shown(texts, records, titles, bench.backend.tokenizer),
@@ -226,33 +226,34 @@ def _methods(study: PreparedStudy) -> tuple[int, list[str]]:
     return len(entry.by_label), [f"{one} (failed)" if one in failed else str(one) for one in left]
 
 
-def _next_steps(study: PreparedStudy, speedup: Speedup, deployed: Parts | None) -> dict[str, str]:
-    """Return commands to suggest after a verdict, keyed by purpose. ``deployed`` is as in :func:`_publish`."""
-    config, export = study.config, study.settings.export
+def _next_steps(study: PreparedStudy, confirmation: Confirmation, best: Confirmed | None) -> dict[str, str]:
+    """Return commands to suggest after a verdict, keyed by purpose. ``best`` is as in :func:`_publish`."""
+    config, export, speedup = study.config, study.settings.export, confirmation.winner.over_plain
     verdict = verdict_of(speedup, config.least_gain)
     if verdict is SpeedVerdict.CANNOT_TELL:
         return _more_prompts(study, speedup)
     if verdict is SpeedVerdict.NOT_FASTER and not config.of_engine:
         return {"see why it is not faster": command_line("doctor", why="costs of passes on this machine")}
-    if export is None or deployed is None:
+    if export is None or best is None:
         return {}
-    best = f"{export.to}/{BEST}"
+    folder = f"{export.to}/{BEST}"
     if config.of_engine:
         form = config.engine.exported_as
-        return {"write the engine's own settings": command_line("export", best, "--to", form)}
-    invocation = config.invocation
-    trust = trust_options(invocation)
-    trusted = f", trust={invocation.packages!r}" if trust else ""
-    again = experiment_again(invocation, artifact_again(invocation, best))
+        return {"write the engine's own settings": command_line("export", folder, "--to", form)}
+    packages = packages_of(config.specs, best.attributes)
+    trusted = f", trust={packages!r}" if packages else ""
+    again = experiment_again(config.invocation, artifact_again(folder, packages))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
-        "serve it": command_line("serve", best, *model_options(config.pair), *trust, "--port", 8000),
+        "serve it": command_line(
+            "serve", folder, *model_options(config.pair), *trust_options(packages), "--port", 8000
+        ),
         "use it in Python": (
             f"pair = specexp.load_pair({python_arguments(config.pair)}); "
-            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
+            f"decoder = specexp.load_artifact({folder!r}{trusted}).decoder(pair.target, pair.draft)"
         ),
-        "carry it to an engine": command_line("verify", best, "--for", "vllm", why="or another engine")
-        if _runs_in_vllm(deployed)
+        "carry it to an engine": command_line("verify", folder, "--for", "vllm", why="or another engine")
+        if _runs_in_vllm(confirmation.arms[best.name].parts)
         else command_line("export", "--help", why="lists the engines"),
     }
 

@@ -19,6 +19,7 @@ from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Speedup, metric_interval, paired_speedup
 from specexp.config.artifacts import LoadedArtifact, save_artifact
+from specexp.config.next_step import packages_in
 from specexp.config.sweep import Export
 from specexp.core.parts import Parts
 from specexp.engines.loads import LENGTH, forms_of, lengths_by_load
@@ -100,6 +101,12 @@ def payloads_of(
     learned = {} if state is None else {"learned": state}
     specs = {family: attributes["resolved"].get(family, own[family]) for family in Parts._fields}
     return kind_named(kind).payloads_of(specs, {**attributes, **learned})
+
+
+def packages_of(own: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[str]:
+    """Return the packages outside specexp that a candidate's artifact imports. Arguments: see :func:`payloads_of`."""
+    specs = {**own, **attributes["resolved"]}
+    return packages_in([specs.get(section) for section in (*Parts._fields, "execution")])
 
 
 def confirmed_settings(own: Mapping[str, Any], confirmation: Confirmation) -> list[ConfirmedSetting]:
