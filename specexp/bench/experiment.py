@@ -187,9 +187,7 @@ def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] 
     if EAGER in baselines_of(config) and not several:
         yield ArmSpec(EAGER, parts=plain, reference=EAGER, **shared)
     for arm in composed if not is_plain(config) else ():
-        where = str(config.file)
-        if config.get("arms"):
-            where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
+        where = _where(config, arm)
         spec = ArmSpec(arm.title, parts=plain, where=where, **shared)
         if arm.reference is not None:
             yield replace(spec, reference=arm.reference, settings=arm.arguments)
@@ -203,6 +201,11 @@ def arm_specs(config: Config, backend: Backend, composed: Sequence[ComposedArm] 
             with errors_at(where):
                 parts = build_parts(arm.config, backend.draft)
             yield replace(spec, parts=parts, execution=execution, preload=_preload_of(arm, backend))
+
+
+def _where(config: Config, arm: ComposedArm) -> str:
+    """Return where an arm is given, as an error's message begins."""
+    return f"{config.source_of(('arms', arm.name))}: arms.{arm.name}" if config.get("arms") else str(config.file)
 
 
 def _preload_of(arm: ComposedArm, backend: Backend) -> Preload | None:
@@ -314,6 +317,15 @@ def few_tokens(config: Config) -> list[str]:
     return [f"{source}: max_new_tokens is {most}, but decoding can be measured only from {FEWEST_TOKENS} tokens on."]
 
 
+def check_engines(config: Config, pair: ModelPair, prompts: Sequence[Prompt]) -> None:
+    """Raise ConfigError if an arm's engine cannot decode these prompts with these models, which need no weights."""
+    for arm in check_experiment(config):
+        engine = arm.config.build_engine() if arm.reference is None else None
+        if engine is not None and not engine.lacks():  # missing_engine names what it lacks
+            with restated(ValueError, lambda error: ConfigError(f"{_where(config, arm)}: engine: {error}")):  # noqa: B023
+                engine.check(pair, longest_context(prompts, pair, config.generation.max_new_tokens))
+
+
 def longest_context(prompts: Sequence[Prompt], pair: ModelPair, most: int) -> int:
     """Return the number of tokens of the longest prompt and its answer of up to ``most`` tokens per turn."""
     return max(prompt.longest_context(pair.tokenizer, most) for prompt in prompts)
@@ -346,10 +358,8 @@ def rehearse(config: Config) -> LiveBackend:
     arms = []
     composed = check_experiment(config)
     preloads = {arm.title: arm.preload for arm in composed}
+    check_engines(config, pair, prompts)
     for spec in arm_specs(config, backend, composed):
-        if spec.engine is not None and not spec.engine.lacks():  # missing_engine names what it lacks
-            with restated(ValueError, lambda error: ConfigError(f"{spec.where}: engine: {error}")):  # noqa: B023
-                spec.engine.check(pair, longest_context(prompts, pair, spec.generation.max_new_tokens))
         # engines are not made: they need weights to start, and their settings have already been checked
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()

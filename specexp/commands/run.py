@@ -204,7 +204,7 @@ def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
     """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
-    from specexp.bench.experiment import build_experiment, check_tasks, load_prompts, solver_of
+    from specexp.bench.experiment import build_experiment, check_engines, check_tasks, load_prompts, solver_of
 
     check_tasks(config.task_items, config.checker)
     trainer = build_trainer(config.get("trainer"), config.checker)
@@ -223,6 +223,7 @@ def _opened(
         backend = live = ServedBackend(pair, solver_of(config, pair))
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
+        check_engines(config, live.pair, data.prompts)
         why = "Transformers cannot run a GGUF file, so it has no loop for"
     if experiment.left_out:
         print(f"{why} {', '.join(experiment.left_out)}: left out.")

@@ -128,6 +128,19 @@ def test_a_file_that_an_engine_lacks_is_named_and_refused_before_the_run(tmp_pat
         assert sentence in capsys.readouterr().err
 
 
+def test_an_engine_that_cannot_decode_the_prompts_is_refused_before_anything_is_decoded(
+    tmp_path, capsys, monkeypatch, vllm_here
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine = {"class_path": "VLLM", "init_args": {"max_model_len": 16}}
+    plan = {"question": "Which?", "verifier": "Greedy", "arms": {"theirs": {"engine": engine}}}
+    Path("mine.yaml").write_text(yaml.safe_dump({**plan, "data": {"max_prompts": 1}}))
+    for rehearsed in (["--dry-run"], []):
+        assert main(["mine.yaml", *rehearsed]) == 2
+        assert "mine.yaml: arms.theirs: engine: VLLM: max_model_len must be at least " in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_a_value_of_the_user_is_printed_as_it_is(capsys, tmp_path, vllm_here) -> None:
     file = tmp_path / "mine.yaml"
     ours = {"method": "custom_class", "num_speculative_tokens": 4, "model": PROPOSER, "revision": "smollm2:three"}
