@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.checked import import_object
 from specexp.base.messages import first_line
 from specexp.config.check import Checker, announce_import
+from specexp.config.layers import ConfigError
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -37,10 +38,15 @@ def build_trainer(given: Mapping[str, Any], checker: Checker, **overrides: Any) 
     try:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
-        why = first_line(error)
-        # the argument that the error names
-        named = [name for name in given if name in why.lower()]
-        raise checker.error(("trainer", *named[:1]), f": {why}") from error
+        raise refused_trainer(error, given, checker) from error
+
+
+def refused_trainer(error: Exception, given: Mapping[str, Any], checker: Checker) -> ConfigError:
+    """Return Lightning's error as a ConfigError that names the argument in ``given`` that it is about, if it shows."""
+    why = first_line(error)
+    texts = ("{name}={value}", "{value!r}", "{name}")  # how a message shows an argument, the clearest first
+    shown = [name for text in texts for name, value in given.items() if text.format(name=name, value=value) in why]
+    return checker.error(("trainer", *shown[:1]), f": {why}")
 
 
 def _check_value(name: str, value: Any, checker: Checker) -> None:

@@ -99,8 +99,7 @@ def fit(
         # One process trains, so a shell's SLURM variables concern other processes.
         arguments.setdefault("plugins", [LightningEnvironment()])
     checkpoints = checkpoints_in(work, checkpoint_every)
-    with restated((TypeError, ValueError), lambda error: ConfigError(f"trainer: {first_line(error)}")):
-        runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
+    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
     run(runner, model, work, datamodule=data)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
@@ -215,6 +214,7 @@ def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = T
     check_trainer(values["trainer"] or {}, checker)
     if not build:
         return values
+    _check_trainer_here(values["trainer"] or {}, checker)
     for name in ("work_dir", "export_to"):
         if values[name] is not None:
             check_writable(Path(values[name]), checker.error((name,), ""))
@@ -225,3 +225,16 @@ def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = T
         with restated((ValueError, OSError), lambda error: checker.error(("data",), f": {first_line(error)}")):
             built["data"].prepare_data()
     return {**values, **built}
+
+
+def _check_trainer_here(given: dict[str, Any], checker: Checker) -> None:
+    """Raise ConfigError if Lightning rejects arguments of its Trainer on this machine."""
+    import lightning
+
+    from specexp.bench.trainer import quiet_libraries, refused_trainer
+
+    quiet_libraries()
+    try:
+        lightning.Trainer(**{**given, "logger": False, "enable_checkpointing": False})
+    except Exception as error:  # Lightning raises its own errors, and those of other libraries
+        raise refused_trainer(error, given, checker) from error

@@ -100,6 +100,9 @@ def test_the_learning_rate_rises_stays_and_falls_with_the_tokens():
         (["--model.init_args.tokens", "0"], "model.init_args.tokens must be >= 1, got 0"),
         (["--model.class_path", "experiments.heads.text_rows.TextRows"], "is not a LightningModule"),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
+        (["--trainer.precision", "8bit", "--dry-run"], "command line: trainer.precision: Precision '8bit'"),
+        (["--trainer.devices", "0", "--dry-run"], "command line: trainer.devices: `Trainer(devices=0)`"),
+        (["--trainer.max_time", "5x"], "command line: trainer.max_time: `Timer(duration='5x')`"),
         (["--work_folder", "runs"], "work_folder is unknown"),
     ],
 )
