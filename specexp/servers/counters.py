@@ -53,6 +53,13 @@ class Drafts(NamedTuple):
         accepted_at = (sum(sum(n[at + 1 :]) for n in by_length.values()) for at in depths)
         return cls(steps, drafted, own["num_accepted_draft_tokens"], tuple(drafted_at), tuple(accepted_at))
 
+    def within(self, tokens: int) -> Drafts:
+        """Return the counts of an answer of this many tokens, without drafts accepted after its end.
+
+        vLLM counts those too. The first token is the prompt pass's, and every step but the last adds one token.
+        """
+        return self._replace(accepted=min(self.accepted, max(0, tokens - self.steps)))
+
     @classmethod
     def sum(cls, found: Sequence[Drafts]) -> Drafts:
         """Return the totals over several requests."""

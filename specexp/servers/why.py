@@ -149,7 +149,9 @@ def measure(given: argparse.Namespace) -> list[Answer]:
         if not seconds and sizes[0] > 1:
             raise EngineError(f"{at}: the answer came in one piece, so tokens per second cannot be measured")
         seconds = max(found.generation_seconds or seconds, 1e-9)
-        answers.append(Answer(sent, number, *sizes, first, seconds, Drafts.of(found.speculation, meanwhile)))
+        drafts = Drafts.of(found.speculation, meanwhile)
+        drafts = drafts and drafts.within(sizes[0])
+        answers.append(Answer(sent, number, *sizes, first, seconds, drafts))
 
     for number, prompt in enumerate(texts):
         if field is not None and number % 2:

@@ -6,6 +6,7 @@ import pytest
 from helpers import drafting_server
 
 from specexp.engines import openai_client
+from specexp.servers.counters import Drafts
 from specexp.servers.why import main
 
 FREE = ("--virtual", "--step", "4", "--fixed", "4", "--token", "0.01")
@@ -124,6 +125,19 @@ def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:
 def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
     found = explain(*FREE, "--chooses", "--fixes-length")
     assert [row["requests"] for row in found["tables"]["lengths"]] == ["as it is", "other template", "long prompt"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps", "counted", "accepted"),
+    [
+        (5, 1, 8, 4),  # one step, of which four tokens are in the answer: vLLM counts eight
+        (5, 2, 2, 2),  # every step added a token
+        (5, 2, 3, 3),  # the last step added none, because the answer ended
+        (1, 0, 0, 0),
+    ],
+)
+def test_tokens_after_the_end_of_an_answer_were_not_accepted(tokens, steps, counted, accepted) -> None:
+    assert Drafts(steps, 8 * steps, counted).within(tokens).accepted == accepted
 
 
 def test_counts_without_positions_give_the_rate(explain) -> None:
