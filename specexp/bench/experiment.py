@@ -273,11 +273,15 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
     return [ordered[place] for place in np.random.default_rng(shuffle_seed).permutation(len(ordered))]
 
 
-def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if a prompt and its answers do not fit in the target's context."""
+def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair, one_turn: bool | None = None) -> None:
+    """Raise ConfigError if a prompt and its answers do not fit in the target's context.
+
+    ``one_turn`` is whether each prompt must have one turn; by default if several sequences are decoded per prompt.
+    """
     # the later prompts of an item depend on earlier answers
     known = prompts if config.task_items is None else ()
-    check_lengths(known, pair, config.generation.max_new_tokens, config.checker, one_turn=config.is_multi_sequence)
+    one_turn = config.is_multi_sequence if one_turn is None else one_turn
+    check_lengths(known, pair, config.generation.max_new_tokens, config.checker, one_turn=one_turn)
 
 
 def check_lengths(

@@ -270,7 +270,7 @@ class StudyConfig:
             data = build_data(staged, pair.tokenizer)
         with prompt_errors(staged):
             if pair is not None:
-                check_prompts(staged, data.prompts, pair)
+                check_prompts(staged, data.prompts, pair, self.multi_sequence)
         return data
 
     def check_rows(self) -> list[str]:

@@ -511,7 +511,13 @@ GROUPS = [
         ("", "has 2 turns, but execution decodes prompts of one turn", {"question.jsonl": TWO_TURNS}),
     ]
 ]
+SPACE = "execution.init_args.n: {type: int, low: 1, high: 2}, execution: {type: categorical, choices: [Scheduled]}"
 GROUPS += [
+    Row(
+        "sweep mine.yaml --dry-run",
+        "has 2 turns, but execution decodes prompts of one turn",
+        {"mine.yaml": f"{FILE}sweep: {{space: {{{SPACE}}}}}\n", "question.jsonl": TWO_TURNS},
+    ),
     file(
         FILE + "execution: Scheduled\narms: {hf: {reference: hf-prompt-lookup}}\n",
         "arms.hf: 'hf-prompt-lookup' decodes single sequences",
