@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _join(given: Sequence[Path], page: Path) -> int:
     check_writable(page.parent, ConfigError(f"--output {page}"))
+    for number, file in enumerate(given):
+        if page.exists() and file.exists() and page.samefile(file):
+            raise ConfigError(f"--output must not be one of the FILEs, which it would replace, got {page}")
+        if file.resolve() in [one.resolve() for one in given[:number]]:
+            raise ConfigError(f"each FILE must be given once, got {file} twice")
     found = [_read(file) for file in given]
     rows = [{"run": number, **row} for number, (_, own) in enumerate(found) for row in own]
     atomic_write(page, with_results({"runs": [run for run, _ in found], "rows": rows}))

@@ -60,6 +60,8 @@ def server_url(text: str) -> str:
     """Check the address of a server."""
     if not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(f"must begin with http:// or https://, got {text!r}")
+    if text.rstrip("/").endswith("/completions"):
+        raise argparse.ArgumentTypeError(f"must be the server's address, without the path of an endpoint, got {text!r}")
     return text
 
 

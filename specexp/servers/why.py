@@ -33,6 +33,7 @@ OWN, OTHER, LONG = "as it is", "other template", "long prompt"
 PAYS = "none; drafting pays at these costs"
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
 _LONG_PROMPT = 4000  # characters
+_LEAST_PROMPTS = 4  # two that keep the server's own draft length, if every second one chooses another
 
 
 class Answer(NamedTuple):
@@ -122,11 +123,15 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     """
     named = (given.endpoint, given.plain or given.endpoint, *given.also)
     url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)
+    if same := {url, plain_url} & {*others}:
+        raise EngineError(f"--also must be servers with other draft lengths, got {same.pop()} again")
     model = client.model_of(url, given.model, given.seconds, "--model")
     owner = client.owner_of(url, given.seconds)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
     answers = list[Answer]()
     texts = prompts_of(given)
+    if len(texts) < _LEAST_PROMPTS:
+        raise EngineError(f"there must be at least {_LEAST_PROMPTS} prompts, because intervals are over prompts")
     refused = set[str]()
     read = Counter[str]()
     counts = {"return_spec_tokens_details": True} if owner == "sglang" else {}

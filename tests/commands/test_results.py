@@ -63,6 +63,16 @@ def test_tables_of_two_machines_become_one_page_with_command_and_artifact(tmp_pa
     assert (chat["task"], chat["tokens_per_step"]) == ("EverydayTasks: chat", 1.25)
 
 
+def test_a_page_neither_replaces_a_table_nor_has_it_twice(tmp_path, capsys):
+    file = written(tmp_path / "one", "one CPU")
+    before = Path(file).read_text()
+    assert main([file, "--output", file]) == 2
+    assert f"--output must not be one of the FILEs, which it would replace, got {file}" in capsys.readouterr().err
+    assert Path(file).read_text() == before
+    assert main([file, file, "--output", str(tmp_path / "all.html")]) == 2
+    assert f"each FILE must be given once, got {file} twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

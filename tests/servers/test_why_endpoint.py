@@ -159,6 +159,7 @@ def test_counts_without_positions_give_the_rate(explain) -> None:
         (["--key", "secret"], [], 2, "the server rejects the API key: set SPECEXP_API_KEY to its key"),
         (["--dies", "5"], [], 2, "the stream ended early, after "),
         (["--slow"], ["--seconds", "0.5"], 2, "no complete answer within 0.5 s"),
+        ([], ["--max-prompts", "3"], 2, "there must be at least 4 prompts, because intervals are over prompts"),
     ],
 )
 def test_other_servers_are_one_sentence(planted, options, code, sentence, explain) -> None:
@@ -166,6 +167,14 @@ def test_other_servers_are_one_sentence(planted, options, code, sentence, explai
     shown = found["error"] if code else found["answer"]
     assert sentence in shown
     assert "\n" not in shown
+
+
+def test_addresses_that_are_no_other_servers_are_refused(capsys) -> None:
+    url = "http://127.0.0.1:9"
+    assert main(["--endpoint", f"{url}/v1/chat/completions"]) == 2
+    assert "--endpoint must be the server's address, without the path of an endpoint" in capsys.readouterr().err
+    assert main(["--endpoint", url, "--also", f"{url}/v1"]) == 2
+    assert f"--also must be servers with other draft lengths, got {url} again" in capsys.readouterr().err
 
 
 def test_the_key_in_the_environment_is_sent(explain, monkeypatch) -> None:

@@ -60,7 +60,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
     Raises ArtifactError if the folder cannot be written.
     """
     specs = artifact.content.specs()
-    if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # not the artifact's own
+    if isinstance(parts.controller, NodeBudget) and not isinstance(artifact.parts.controller, NodeBudget):
         specs["controller"] = _BUDGET
     payloads = CompositionArtifact.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
     assert payloads is not None, "a part that learns has a drafter"

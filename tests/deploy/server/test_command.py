@@ -83,9 +83,11 @@ def test_an_artifact_of_a_model_by_name_brings_its_target(tmp_path, monkeypatch,
     assert last.endswith("which was measured with 'my/model'")
 
 
-def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
+@pytest.mark.parametrize("own", [{}, {"controller": {"class_path": "Fixed"}}], ids=["none", "one without limits"])
+def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, own, model_folder, tmp_path):
     pair = load_pair(model_folder, target_dtype="float32", mode="eager")
-    loaded = load_artifact(artifact)
+    payloads = {"parts.json": {**load_artifact(artifact).recorded, **own}}
+    loaded = load_artifact(save_artifact(tmp_path / "own", "composition", payloads).folder)
     thread = decoding_thread_of(loaded, pair, lanes=2, waiting=4)
     clients = [Client([97, 98, 97, 98, number], most=90) for number in range(4)]
     thread.submit([client.output for client in clients])
