@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # llama.cpp's server (xllamacpp 2026.10.11549): with drafts, answers end before the context is full, by up to a draft.
-# Plain decoding fills the context to its last token. A step with drafts that reach the end of the context yields one token
-# and ends the answer, with the same stop_type, also if all drafts are right. So outputs differ, and not only in time.
+# Plain decoding fills the context to its last token. A step with drafts that reach the end of the context yields one
+# token and ends the answer, with the same stop_type, also if all drafts are right. So outputs differ, and not only in
+# time.
 # One would have guessed that drafts get shorter at the context's end and the answer does not.
-# Seen: plain decoding reaches token 512 of 512 for four prompts. With a draft model of the same weights and drafts of 32
-# tokens, the answers end at tokens 483 to 501, and with n-grams some end at 507 to 511.
+# Seen: plain decoding reaches token 512 of 512 for four prompts. With a draft model of the same weights and drafts of
+# 32 tokens, the answers end at tokens 483 to 501, and with n-grams some end at 507 to 511.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -29,7 +30,8 @@ def write_model(path):
     writer.add_feed_forward_length(width), writer.add_head_count(2), writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5), writer.add_rope_dimension_count(32), writer.add_vocab_size(256)
     writer.add_tokenizer_model("gpt2"), writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([f"t{n}" for n in range(256)]), writer.add_token_types([1] * 256), writer.add_token_merges(["t0 t1"])
+    writer.add_token_list([f"t{n}" for n in range(256)]), writer.add_token_types([1] * 256)
+    writer.add_token_merges(["t0 t1"])
     writer.add_bos_token_id(0), writer.add_eos_token_id(0)
     writer.add_tensor("token_embd.weight", draw.normal(size=(256, width)).astype(np.float32))
     writer.add_tensor("output.weight", draw.normal(size=(256, width)).astype(np.float32) * 0.3)
@@ -42,7 +44,8 @@ def write_model(path):
 
 def served(path, kind=None, draft="", **sizes):
     params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.cpuparams.n_threads, params.warmup, params.n_parallel = path, 512, 1, False, 1
+    params.model.path, params.n_ctx, params.n_parallel = path, 512, 1
+    params.cpuparams.n_threads, params.warmup = 1, False
     if kind:
         params.speculative.types = [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{kind}"]]
         params.speculative.draft.mparams.path = draft

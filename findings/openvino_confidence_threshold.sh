@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # OpenVINO GenAI 2026.4.1: with greedy decoding, assistant_confidence_threshold drafts one token per step, however sure.
-# It computes the probability of a drafted token only if logprobs is set. Without it, every draft ends after one token. Its
-# samples suggest a threshold of 0.4 in place of num_assistant_tokens. That gains little, and all thresholds are equal.
+# It computes the probability of a drafted token only if logprobs is set. Without it, every draft ends after one token.
+# Its samples suggest a threshold of 0.4 in place of num_assistant_tokens. That gains little, and all thresholds are
+# equal.
 # One would have guessed that a draft goes on while its tokens have probabilities above the threshold.
 # Seen: a draft model gives each token probability 0.9, and the target agrees. With threshold 0.4 an answer of 40 tokens
-# takes 21 passes. With logprobs 1 in addition it takes 2, which draft 38 tokens at once. With threshold 0.95 it takes 21.
+# takes 21 passes. With logprobs 1 in addition it takes 2, which draft 38 tokens at once. With threshold 0.95 it takes
+# 21.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -59,7 +61,8 @@ def write_model(folder, certainty=0.999):
     logits = op.result(op.matmul(hidden, op.constant(after), False, False))
     logits.output(0).get_tensor().set_names({"logits"})
     Path(folder).mkdir(parents=True)
-    openvino.save_model(openvino.Model([logits], states, inputs), f"{folder}/openvino_model.xml", compress_to_fp16=False)
+    made = openvino.Model([logits], states, inputs)
+    openvino.save_model(made, f"{folder}/openvino_model.xml", compress_to_fp16=False)
     Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": 63}))
     tokens = Tokenizer(models.BPE({character: n for n, character in enumerate(CHARACTERS)}, []))
     tokens.pre_tokenizer, tokens.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()

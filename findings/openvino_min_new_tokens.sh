@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# OpenVINO GenAI 2026.4.1: with drafts, min_new_tokens suppresses end tokens behind the minimum and changes greedy answers.
-# All tokens of a step that begins before the minimum may not be an end token, also those far behind it. So min_new_tokens 3
-# can forbid the end of an answer of 10 tokens, which gets the second best token there and goes on.
+# OpenVINO GenAI 2026.4.1: with drafts, min_new_tokens forbids end tokens behind the minimum too, so greedy answers change.
+# All tokens of a step that begins before the minimum may not be an end token, also those far behind it. So
+# min_new_tokens 3 can forbid the end of an answer of 10 tokens, which gets the second best token there and goes on.
 # One would have guessed that min_new_tokens has no effect on tokens behind the minimum.
-# Seen: prompt lookup and a draft model, 8 drafts, continue an answer of 10 tokens to the limit of 40 with min_new_tokens 3. Plain decoding and
-# drafts without min_new_tokens give it 10.
+# Seen: prompt lookup and a draft model, 8 drafts, continue an answer of 10 tokens to the limit of 40 with
+# min_new_tokens 3. Plain decoding and drafts without min_new_tokens give it 10.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -59,7 +59,8 @@ def write_model(folder):
     logits = op.result(op.matmul(hidden, op.constant(after), False, False))
     logits.output(0).get_tensor().set_names({"logits"})
     Path(folder).mkdir(parents=True)
-    openvino.save_model(openvino.Model([logits], states, inputs), f"{folder}/openvino_model.xml", compress_to_fp16=False)
+    made = openvino.Model([logits], states, inputs)
+    openvino.save_model(made, f"{folder}/openvino_model.xml", compress_to_fp16=False)
     Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": 63}))
     tokens = Tokenizer(models.BPE({character: n for n, character in enumerate(CHARACTERS)}, []))
     tokens.pre_tokenizer, tokens.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -84,7 +85,9 @@ found = {
     "prompt lookup": lengths(
         openvino_genai.LLMPipeline(model, "CPU", prompt_lookup=True, **F32), num_assistant_tokens=8, max_ngram_size=3
     ),
-    "draft model": lengths(openvino_genai.LLMPipeline(model, "CPU", draft_model=drafter, **F32), num_assistant_tokens=8),
+    "draft model": lengths(
+        openvino_genai.LLMPipeline(model, "CPU", draft_model=drafter, **F32), num_assistant_tokens=8
+    ),
 }
 print(f"tokens by min_new_tokens: {found}")
 assert found == {"plain": {0: 10, 3: 10}, "prompt lookup": {0: 10, 3: 40}, "draft model": {0: 10, 3: 40}}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# OpenVINO GenAI 2026.4.1: with prompt lookup, the score of an answer leaves out the log-probabilities of accepted drafts.
-# With logprobs 1, scores are the sums of the tokens' log-probabilities. Prompt lookup adds 0 for every accepted draft, so
-# the more it accepts, the surer an answer looks. A draft model gives the same scores as plain decoding.
+# OpenVINO GenAI 2026.4.1: with prompt lookup, an answer's score leaves out the log-probabilities of accepted drafts.
+# With logprobs 1, scores are the sums of the tokens' log-probabilities. Prompt lookup adds 0 for every accepted draft,
+# so the more it accepts, the surer an answer looks. A draft model gives the same scores as plain decoding.
 # One would have guessed that equal answers of one model have equal scores. Answers cannot be ranked by them.
 # Seen: 20 tokens of probability 1/2 have score -13.86 with plain decoding and a draft model, and -3.47, that of the 5
 # passes, with prompt lookup.
@@ -59,7 +59,8 @@ def write_model(folder, certainty=0.999):
     logits = op.result(op.matmul(hidden, op.constant(after), False, False))
     logits.output(0).get_tensor().set_names({"logits"})
     Path(folder).mkdir(parents=True)
-    openvino.save_model(openvino.Model([logits], states, inputs), f"{folder}/openvino_model.xml", compress_to_fp16=False)
+    made = openvino.Model([logits], states, inputs)
+    openvino.save_model(made, f"{folder}/openvino_model.xml", compress_to_fp16=False)
     Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": 63}))
     tokens = Tokenizer(models.BPE({character: n for n, character in enumerate(CHARACTERS)}, []))
     tokens.pre_tokenizer, tokens.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # OpenVINO GenAI 2026.4.1: with drafts, the number of generated tokens includes those behind a stop string.
-# The answer is cut before the stop string, but perf_metrics counts all accepted drafts of the last step, also those behind
-# it. So tokens per pass, get_throughput and get_tpot look better than they are, most for short answers and long drafts.
-# Plain decoding counts the tokens of the stop string and none behind it.
+# The answer is cut before the stop string, but perf_metrics counts all accepted drafts of the last step, also those
+# behind it. So tokens per pass, get_throughput and get_tpot look better than they are, most for short answers and long
+# drafts. Plain decoding counts the tokens of the stop string and none behind it.
 # One would have guessed that the number of generated tokens does not depend on speculation if the answer is the same.
-# Seen: an answer of 3 tokens and a stop string of 2 count as 5 tokens with plain decoding, and as 10 with prompt lookup and
-# with a draft model, 8 drafts each.
+# Seen: an answer of 3 tokens and a stop string of 2 count as 5 tokens with plain decoding, and as 10 with prompt lookup
+# and with a draft model, 8 drafts each.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -60,7 +60,8 @@ def write_model(folder, certainty=0.999):
     logits = op.result(op.matmul(hidden, op.constant(after), False, False))
     logits.output(0).get_tensor().set_names({"logits"})
     Path(folder).mkdir(parents=True)
-    openvino.save_model(openvino.Model([logits], states, inputs), f"{folder}/openvino_model.xml", compress_to_fp16=False)
+    made = openvino.Model([logits], states, inputs)
+    openvino.save_model(made, f"{folder}/openvino_model.xml", compress_to_fp16=False)
     Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": 63}))
     tokens = Tokenizer(models.BPE({character: n for n, character in enumerate(CHARACTERS)}, []))
     tokens.pre_tokenizer, tokens.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -74,18 +75,21 @@ def counted(pipeline, **drafts):
     given = {"max_new_tokens": 40, "do_sample": False, "ignore_eos": True, "eos_token_id": 63, "stop_strings": {"no"}}
     config = openvino_genai.GenerationConfig(**given, **drafts)
     made = pipeline.generate(openvino.Tensor(np.array([[*range(64), *range(10)]])), config)
-    return list(made.tokens[0]), made.perf_metrics.get_num_generated_tokens(), sum(made.perf_metrics.raw_metrics.m_batch_sizes)
+    metrics = made.perf_metrics
+    return list(made.tokens[0]), metrics.get_num_generated_tokens(), sum(metrics.raw_metrics.m_batch_sizes)
 
 
 model = f"{sys.argv[1]}/model"
 write_model(model)
 drafter = openvino_genai.draft_model(model, "CPU", **F32)
 found = {
-    "plain": counted(openvino_genai.LLMPipeline(model, "CPU", scheduler_config=openvino_genai.SchedulerConfig(), **F32)),
+    "plain": counted(openvino_genai.LLMPipeline(model, "CPU", **F32)),
     "prompt lookup": counted(
         openvino_genai.LLMPipeline(model, "CPU", prompt_lookup=True, **F32), num_assistant_tokens=8, max_ngram_size=3
     ),
-    "draft model": counted(openvino_genai.LLMPipeline(model, "CPU", draft_model=drafter, **F32), num_assistant_tokens=8),
+    "draft model": counted(
+        openvino_genai.LLMPipeline(model, "CPU", draft_model=drafter, **F32), num_assistant_tokens=8
+    ),
 }
 print(f"tokens, and their number by the metrics and by the sizes of passes: {found}")
 assert all(answer == [10, 11, 12] for answer, _, _ in found.values())

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # transformers 5.23.0: an assistant with another tokenizer reads prompts without their special tokens.
-# Universal assisted generation, and its variant for sampling, decode the prompt with skip_special_tokens for the assistant.
-# So a chat model drafts without its chat template: there are no marks of where a message begins and ends, even if both
-# tokenizers have the same ones. The output stays the target's, but drafts continue a bare text.
+# Universal assisted generation, and its variant for sampling, decode the prompt with skip_special_tokens for the
+# assistant. So a chat model drafts without its chat template: there are no marks of where a message begins and ends,
+# even if both tokenizers have the same ones. The output stays the target's, but drafts continue a bare text.
 # One would have guessed that the assistant reads the text that the target reads.
-# Seen: of <|im_start|>user, a question, <|im_end|>, <|im_start|>assistant, the assistant reads user, the question, assistant.
+# Seen: of <|im_start|>user, a question, <|im_end|>, <|im_start|>assistant, the assistant reads user, the question,
+# assistant.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -23,7 +24,7 @@ torch.manual_seed(0)
 
 def tokenizer(*merges):
     """Return a tokenizer of letters, line breaks, spaces, merged pairs and the marks of a chat."""
-    letters = [*string.ascii_lowercase, "\N{LATIN CAPITAL LETTER C WITH DOT ABOVE}", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"]
+    letters = [*string.ascii_lowercase, "\u010a", "\u0120"]  # the last two are a line break and a space
     vocabulary = {text: n for n, text in enumerate([*letters, *map("".join, merges)])}
     tokens = Tokenizer(models.BPE(vocabulary, list(merges)))
     tokens.pre_tokenizer, tokens.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -46,7 +47,8 @@ assert ours.decode(ids[0]) == theirs.decode(theirs(prompt).input_ids) == prompt
 found = {}
 for name, sampled in (("greedy", False), ("sampled", True)):
     read = []
-    hook = assistant.register_forward_pre_hook(lambda _, given, named: read.append(named["input_ids"][0]), with_kwargs=True)
+    note = lambda _, given, named: read.append(named["input_ids"][0])  # noqa: E731
+    hook = assistant.register_forward_pre_hook(note, with_kwargs=True)
     both = {"tokenizer": ours, "assistant_tokenizer": theirs}
     target.generate(ids, assistant_model=assistant, max_new_tokens=4, do_sample=sampled, **both)
     hook.remove()
