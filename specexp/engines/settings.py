@@ -68,6 +68,7 @@ class VllmSettings(Settings):
     Args:
         num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
             ``last`` concurrent requests, inclusive.
+        prompt_lookup_min: number of tokens of the shortest n-gram; vLLM's default is ``prompt_lookup_max``, or 5.
         revision: for ``custom_class`` with ``specexp.deploy.vllm.Proposer``, the path of the artifact it drafts with.
         suffix_decoding_max_cached_requests: number of earlier answers that are kept; 0 keeps none.
         suffix_decoding_max_spec_factor: maximum number of drafted tokens per matched token.
