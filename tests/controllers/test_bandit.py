@@ -176,7 +176,7 @@ def test_the_rule_that_planned_a_step_ends_its_draft():
 
 
 def test_only_the_rule_that_planned_a_step_learns_from_it():
-    first, second = Heuristic(initial=5, grow=2), Heuristic(initial=5, grow=2)
+    first, second = Heuristic(), Heuristic()
     controller = RuleBandit([first, second])
     step(controller, Context([1]), 4, 4)
     assert (first.length, second.length) == (7, 5)
