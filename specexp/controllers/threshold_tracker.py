@@ -14,6 +14,7 @@ from specexp.core.dialogue import Plan
 from specexp.core.outcome import Outcome
 
 _LOWEST, _HIGHEST = 1e-6, 0.5
+_WINDOW = 200  # effective number of steps in a running mean
 _SUMS = ("weight", "tokens", "seconds", "accepted", "value", "nodes", "squares", "products")
 
 
@@ -28,7 +29,7 @@ class ThresholdTracker(Controller):
     - ``goodput``: the most tokens per second. A node of value ``v`` adds ``rho * v`` accepted tokens and costs the time
       of one node. It pays off while ``v >= seconds per node * tokens per second / rho``. The threshold moves toward
       this bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
-      running means over about ``window`` steps.
+      running means over about 200 steps.
 
     Args:
         budget: mean number of nodes per step, for the aim ``budget``.
@@ -37,7 +38,6 @@ class ThresholdTracker(Controller):
         step_ms: milliseconds that a step without nodes takes, for the aim ``goodput``.
         node_ms: milliseconds to draft and verify one more node. If neither time is given, both are fitted to measured
             times, and runs are not exactly reproducible.
-        window: effective number of steps in a running mean.
         state: ``carry`` keeps the threshold across prompts, ``cold`` resets it before every prompt.
 
     Raises:
@@ -54,7 +54,6 @@ class ThresholdTracker(Controller):
         rate: Annotated[float, Field(gt=0, le=1)] = 0.1,
         step_ms: Annotated[float, Field(gt=0)] | None = None,
         node_ms: Annotated[float, Field(gt=0)] | None = None,
-        window: Annotated[int, Field(ge=2)] = 200,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if (step_ms is None) != (node_ms is None):
@@ -67,7 +66,6 @@ class ThresholdTracker(Controller):
         self.rate = rate
         self.step_ms = step_ms
         self.node_ms = node_ms
-        self.window = window
         self.state = state
         self.reset()
 
@@ -119,7 +117,7 @@ class ThresholdTracker(Controller):
             seconds = (self.step_ms + self.node_ms * nodes) / 1e3
         else:
             seconds = sum(outcome.seconds.values())
-        keep, value = 1 - 1 / self.window, float(values[1:].sum())
+        keep, value = 1 - 1 / _WINDOW, float(values[1:].sum())
         tokens, accepted = len(outcome.new_token_ids), len(outcome.accepted)
         new = (1.0, tokens, seconds, accepted, value, nodes, nodes * nodes, nodes * seconds)
         for name, added in zip(_SUMS, new, strict=True):
