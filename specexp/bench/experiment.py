@@ -138,20 +138,24 @@ def check_tasks(tasks: TaskItems | None, checker: Checker) -> None:
             _ = tasks.problems
 
 
-def solver_of(config: Config, pair: ModelPair, problems: Mapping[str, Problem] | None = None) -> Solver | None:
+def solver_of(config: Config, pair: ModelPair) -> Solver | None:
     """Return what solves the tasks of an experiment; None if one sequence is decoded per prompt.
 
-    ``problems`` (by prompt id) replaces the items of ``data``. Raises PromptSetError if a task's file cannot be read.
+    Raises PromptSetError if a task's file cannot be read.
     """
+    if not config.is_multi_sequence:
+        return None
+    tasks = config.task_items
+    return solver_for(config, pair, {} if tasks is None else tasks.problems)
+
+
+def solver_for(config: Config, pair: ModelPair, problems: Mapping[str, Problem]) -> Solver:
+    """Return what solves these problems, by prompt id, as an experiment is configured."""
     from specexp.bench.execution_arm import Solver
 
-    if not config.is_multi_sequence and problems is None:
-        return None
     generation = config.generation
     reasoning = config.reasoning
     data = config.get("data")
-    if problems is None and (tasks := config.task_items) is not None:
-        problems = tasks.problems
     return Solver(
         reasoning.search,
         pair.tokenizer,
@@ -161,7 +165,7 @@ def solver_of(config: Config, pair: ModelPair, problems: Mapping[str, Problem] |
         max_new_tokens=reasoning.max_new_tokens,
         chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
         template_arguments=data["chat_template_kwargs"] or {},
-        problems=problems or {},
+        problems=problems,
     )
 
 

@@ -43,7 +43,6 @@ class Sequoia(StaticTree):
             ``{"acceptance": [...]}``.
         budget: maximum number of nodes.
         max_depth: maximum depth.
-        max_width: maximum number of children per node; None allows ``W``.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
         target_ms: milliseconds per target pass by number of tokens (root and nodes), as pairs ``[tokens, ms]`` from
             ``[1, ms]`` to at least ``budget + 1`` tokens. Times between two pairs are interpolated.
@@ -66,7 +65,6 @@ class Sequoia(StaticTree):
         acceptance: Annotated[list[Probability], Reference("acceptance-vector")],
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
         max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
-        max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
         candidates: Selection = "drawn",
         target_ms: list[Annotated[list[Above0], Field(min_length=2, max_length=2)]] | None = None,
         draft_ms: Annotated[float, Field(ge=0)] | None = None,
@@ -75,7 +73,7 @@ class Sequoia(StaticTree):
         if (target_ms is None) != (draft_ms is None):
             raise ValueError("Sequoia must have both target_ms and draft_ms, or neither, got one of them")
         self.predicted_speedup: float | None = None  # over plain decoding, by the given times; None without times
-        trees = best_trees(_accepted(acceptance, min(budget, max_width or budget)), budget)
+        trees = best_trees(_accepted(acceptance, budget), budget)
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
             pass_ms = _target_times(target_ms, budget, buckets)

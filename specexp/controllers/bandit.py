@@ -20,6 +20,8 @@ from specexp.core.wrappers import PartWrapper, call_all, folded
 
 Policy = Literal["ucb", "thompson"]
 _SUMS = 6  # discounted plays, gain, cost, gain^2, cost^2, gain * cost
+_WINDOW = 2000  # effective number of remembered steps; older steps lose weight
+_LONGEST = 12  # accepted nodes in a fully successful draft
 
 
 class RatioArms:
@@ -37,10 +39,9 @@ class RatioArms:
     arguments are those of :class:`Bandit`.
     """
 
-    def __init__(self, count: int, policy: Policy, exploration: float, window: int) -> None:
+    def __init__(self, count: int, policy: Policy, exploration: float) -> None:
         self.policy = policy
         self.exploration = exploration
-        self.window = window
         self.profile: LatencyProfile | None = None
         self.sums: NDArray[np.float64] = np.zeros((count, _SUMS))
         self._played: PerSequence[tuple[int, int]] = PerSequence()  # committed tokens and arm of the step
@@ -68,7 +69,7 @@ class RatioArms:
 
     def add(self, number: int, gain: float, cost: float) -> None:
         """Add a play to the sums. Its cost must be positive."""
-        self.sums *= 1 - 1 / self.window
+        self.sums *= 1 - 1 / _WINDOW
         self.sums[number] += (1.0, gain, cost, gain * gain, cost * cost, gain * cost)
 
     def add_goodput(self, number: int, outcome: Outcome) -> None:
@@ -129,7 +130,6 @@ class Bandit(Controller):
         values: the values to choose from; null turns speculation off, as 0 does for lengths and budgets.
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best value so far.
-        window: effective number of remembered steps; older steps lose weight.
         learn: If False, always play the best value so far, without exploring or learning.
         state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt.
 
@@ -148,7 +148,6 @@ class Bandit(Controller):
         values: list[Annotated[int, Field(ge=0)] | None],
         policy: Policy = "ucb",
         exploration: Annotated[float, Field(ge=0)] = 1.0,
-        window: Annotated[int, Field(ge=2)] = 2000,
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
@@ -167,7 +166,7 @@ class Bandit(Controller):
         self.state = state
         if over == "choices":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)
-        self._arms = RatioArms(len(values), policy, exploration, window)
+        self._arms = RatioArms(len(values), policy, exploration)
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -212,15 +211,13 @@ class RuleBandit(PartWrapper, Controller):
     when its draft ends, and is the only one that learns from it. There are two rewards:
 
     - ``goodput``: tokens per second, from the run's latency profile if there is one, and otherwise from the clock.
-    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``, capped
-      at 1. It does not depend on a clock. The second ratio keeps short drafts from always winning.
+    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over 12, capped at 1. It
+      does not depend on a clock. The second ratio keeps short drafts from always winning.
 
     Args:
         controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
-        longest: number of accepted nodes in a fully successful draft, for the reward ``acceptance``.
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best controller so far.
-        window: effective number of remembered steps; older steps lose weight.
         learn: If False, always play the best controller so far; the controllers have their own ``learn`` flags.
         state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt; each
             controller has its own policy.
@@ -248,10 +245,8 @@ class RuleBandit(PartWrapper, Controller):
         self,
         controllers: list[Controller],
         reward: Literal["goodput", "acceptance"] = "goodput",
-        longest: Annotated[int, Field(ge=1, le=256)] = 12,
         policy: Policy = "ucb",
         exploration: Annotated[float, Field(ge=0)] = 1.0,
-        window: Annotated[int, Field(ge=2)] = 2000,
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
@@ -259,14 +254,13 @@ class RuleBandit(PartWrapper, Controller):
             raise ValueError(f"RuleBandit: controllers must be at least 2, got {len(controllers)}")
         self.inner = tuple(controllers)
         self.reward = reward
-        self.longest = longest
         self.learn = learn
         if learn:
             self.learns = True  # otherwise the controllers' own values apply
         self.state = state
         if reward == "goodput":
             self.uses_seconds = True
-        self._arms = RatioArms(len(controllers), policy, exploration, window)
+        self._arms = RatioArms(len(controllers), policy, exploration)
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -298,7 +292,7 @@ class RuleBandit(PartWrapper, Controller):
         else:
             accepted, drafted = len(outcome.accepted), outcome.tree.num_nodes
             # half the acceptance rate, half the accepted length over the longest
-            gain = (accepted / max(drafted, 1) + min(accepted / self.longest, 1.0)) / 2
+            gain = (accepted / max(drafted, 1) + min(accepted / _LONGEST, 1.0)) / 2
             self._arms.add(number, gain, 1.0)
 
     @override

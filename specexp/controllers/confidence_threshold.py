@@ -60,6 +60,8 @@ class ConfidenceThreshold(Controller):
 
 
 _LEAST_TOKENS = 6
+_FALSE_NEGATIVE_WEIGHT = 3  # as in Hugging Face
+_WINDOW = 1000  # recent tokens that the threshold is fitted to
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
@@ -67,15 +69,11 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
     This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). Each step adds its
     accepted tokens and the first rejected one to the data. The threshold becomes the point on the ROC curve with the
-    lowest ``false positive rate + false_negative_weight * false negative rate``. There are two differences: only the
-    last ``window`` tokens are kept, and the threshold never exceeds the highest confidence, whereas Hugging Face's can
-    become infinite.
+    lowest ``false positive rate + 3 * false negative rate``. There are two differences: only the last 1000 tokens are
+    kept, and the threshold never exceeds the highest confidence, whereas Hugging Face's can become infinite.
 
     Args:
-        false_negative_weight: cost of stopping before a token that would be accepted, relative to continuing after one
-            that is rejected; Hugging Face uses 3.
         max_depth: maximum draft depth; None keeps the builder's limit.
-        window: number of recent tokens that the threshold is fitted to.
         state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt.
     """
 
@@ -85,15 +83,11 @@ class AdaptiveConfidence(ConfidenceThreshold):
     def __init__(
         self,
         initial: Annotated[float, Field(gt=0, le=1)] = 0.4,
-        false_negative_weight: Annotated[float, Field(gt=0)] = 3.0,
         max_depth: Annotated[int, Field(ge=0)] | None = None,
-        window: Annotated[int, Field(ge=10)] = 1000,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         super().__init__(initial, max_depth, "token")
         self.initial = initial
-        self.false_negative_weight = false_negative_weight
-        self.window = window
         self.state = state
         self.reset()
 
@@ -114,13 +108,13 @@ class AdaptiveConfidence(ConfidenceThreshold):
         self._confidences.extend(exp(float(log_probs[row])) for row in labeled)
         self._matches.extend(row in accepted for row in labeled)
         if labeled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
-            self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
+            self.threshold = best_threshold(self._confidences, self._matches)
 
     @override
     def reset(self) -> None:
         self.threshold = self.initial
-        self._confidences: deque[float] = deque(maxlen=self.window)
-        self._matches: deque[bool] = deque(maxlen=self.window)
+        self._confidences: deque[float] = deque(maxlen=_WINDOW)
+        self._matches: deque[bool] = deque(maxlen=_WINDOW)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -135,12 +129,12 @@ class AdaptiveConfidence(ConfidenceThreshold):
                 f"{len(state['confidences'])} confidences and {len(state['matches'])} matches"
             )
         self.threshold = float(state["threshold"])
-        self._confidences = deque(map(float, state["confidences"]), maxlen=self.window)
-        self._matches = deque(map(bool, state["matches"]), maxlen=self.window)
+        self._confidences = deque(map(float, state["confidences"]), maxlen=_WINDOW)
+        self._matches = deque(map(bool, state["matches"]), maxlen=_WINDOW)
 
 
-def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_weight: float) -> float:
-    """Return the highest confidence that minimizes ``false positive rate + weight * false negative rate``.
+def best_threshold(confidences: ArrayLike, matches: ArrayLike) -> float:
+    """Return the highest confidence that minimizes ``false positive rate + 3 * false negative rate``.
 
     Args:
         confidences: probabilities ``[n]`` that the draft assigned to the drafted tokens.
@@ -152,7 +146,7 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
     values, matched = values[order], matched[order]
     true = matched.cumsum()  # matches at or above each value
     false = np.arange(1, values.size + 1) - true
-    # false positive rate + weight * false negative rate, with the threshold at each value
-    costs = false / false[-1] + false_negative_weight * (1 - true / true[-1])
+    # false positive rate + 3 * false negative rate, with the threshold at each value
+    costs = false / false[-1] + _FALSE_NEGATIVE_WEIGHT * (1 - true / true[-1])
     costs[:-1][values[:-1] == values[1:]] = np.inf  # a threshold cannot separate equal confidences
     return max(float(values[costs.argmin()]), float(np.finfo(np.float64).tiny))

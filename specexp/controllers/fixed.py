@@ -39,15 +39,13 @@ class Fixed(Controller):
 
 
 class Heuristic(Controller):
-    """Lengthens the draft after a step in which all drafted tokens were accepted, and shortens it otherwise, down to 1.
+    """Adds 2 to the draft length after a step in which all its tokens were accepted, else subtracts 1, down to 1.
 
     This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"``
     matches ``heuristic``, and ``state="cold"`` matches ``heuristic_transient``. Hugging Face sets no maximum length.
 
     Args:
         initial: initial draft length.
-        grow: tokens added after a step in which all drafts were accepted.
-        shrink: tokens subtracted after any other step.
         max_depth: maximum draft length.
         state: ``carry`` keeps the length across prompts, ``cold`` resets it before every prompt.
 
@@ -61,16 +59,12 @@ class Heuristic(Controller):
     def __init__(
         self,
         initial: Annotated[int, Field(ge=1)] = 5,
-        grow: Annotated[int, Field(ge=0)] = 2,
-        shrink: Annotated[int, Field(ge=0)] = 1,
         max_depth: Annotated[int, Field(ge=1)] = 24,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if initial > max_depth:
             raise ValueError(f"Heuristic: initial must be at most max_depth {max_depth}, got {initial}")
         self.initial = initial
-        self.grow = grow
-        self.shrink = shrink
         self.max_depth = max_depth
         self.state = state
         self.length = initial
@@ -88,11 +82,11 @@ class Heuristic(Controller):
             reached -= int(tree.grafted[list(accepted)].sum())
         if drafted == 0:
             return
-        # l += grow if all were accepted, else l -= shrink; a step cut short by EOS changes nothing
+        # a step cut short by EOS changes nothing
         if reached >= drafted:
-            self.length = min(self.length + self.grow, self.max_depth)
+            self.length = min(self.length + 2, self.max_depth)
         elif len(outcome.new_token_ids) > len(accepted):
-            self.length = max(1, self.length - self.shrink)
+            self.length = max(1, self.length - 1)
 
     @override
     def reset(self) -> None:

@@ -17,7 +17,10 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
 _WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 1000  # effective numbers of remembered steps
+_LEAST_STEPS = 8  # drafting steps before drafts are limited
 _PROBE = 2  # nodes that a probe adds
+_PROBE_EVERY = 32  # one pass in this many is a probe
+_MARGIN = 0.15  # relative amount by which a node's value must exceed the value of the time it costs
 _FEW = 8  # a lane's values change fast until it has this many drafts
 _REFIT = 8  # passes after which costs and plans are recomputed
 _SOON = 4  # passes after which plans are recomputed if a lane has few drafts
@@ -50,9 +53,6 @@ class NodeBudget(Controller):
     Args:
         shared_steps: number of steps that the acceptance pooled over all lanes counts for in each lane's estimate. With
             a large number, all lanes draft the same length, as with a goodput rule.
-        least_steps: number of drafting steps before drafts are limited.
-        probe_every: one pass in this many is a probe, in which a lane drafts two extra nodes.
-        margin: relative amount by which a node's value must exceed the value of the time it costs.
         from_lanes: with fewer lanes, drafts are the builder's own.
     """
 
@@ -62,15 +62,9 @@ class NodeBudget(Controller):
     def __init__(
         self,
         shared_steps: Annotated[float, Field(gt=0)] = 8.0,
-        least_steps: Annotated[int, Field(ge=1)] = 8,
-        probe_every: Annotated[int, Field(ge=2)] = 32,
-        margin: Annotated[float, Field(ge=0)] = 0.15,
         from_lanes: Annotated[int, Field(ge=1)] = 1,
     ) -> None:
         self.shared_steps = shared_steps
-        self.least_steps = least_steps
-        self.probe_every = probe_every
-        self.margin = margin
         self.from_lanes = from_lanes
         self._profile: LatencyProfile | None = None
         self.reset()
@@ -107,7 +101,7 @@ class NodeBudget(Controller):
         if self._observed:  # the first plan of a pass
             self._observed = False
             self._step += 1
-            begins = self._step % self.probe_every == 0  # after a probe
+            begins = self._step % _PROBE_EVERY == 0  # after a probe
             if self._probes or begins or self._step % (_SOON if self._drafted else _REFIT) == 0 or not self.knows:
                 self._plans = {}
                 self._drafted = False
@@ -119,7 +113,7 @@ class NodeBudget(Controller):
 
     def _planned(self, together: Sequence[Context], lanes: int) -> list[Plan]:
         """Return the lanes' plans for the next pass."""
-        turn = self._step // (self.probe_every if self.knows else 2) % len(together)
+        turn = self._step // (_PROBE_EVERY if self.knows else 2) % len(together)
         if not self.knows:
             return [_OFF if number != turn or self._step % 2 else Plan() for number in range(len(together))]
         nodes = self.share(self._values([self._lanes.get(one) for one in together]), lanes)
@@ -151,12 +145,12 @@ class NodeBudget(Controller):
     @property
     def knows(self) -> bool:
         """True once acceptance and costs are known well enough to limit drafts."""
-        measured = self._profile is not None or self._step >= 2 * self.least_steps
-        return measured and bool(self._sums[1].max(initial=0) >= self.least_steps - 0.5)
+        measured = self._profile is not None or self._step >= 2 * _LEAST_STEPS
+        return measured and bool(self._sums[1].max(initial=0) >= _LEAST_STEPS - 0.5)
 
     @property
     def _probes(self) -> bool:
-        return self._step % self.probe_every == self.probe_every - 1
+        return self._step % _PROBE_EVERY == _PROBE_EVERY - 1
 
     def share(self, values: Sequence[NDArray[np.float64]] | NDArray[np.float64], lanes: int) -> list[int]:
         """Return the number of nodes for each sequence, given the values ``[n]`` of its nodes in descending order.
@@ -165,7 +159,7 @@ class NodeBudget(Controller):
         """
         drafted, _, _, planned = self._drafting
         used = drafted / planned if planned else 1.0
-        worth = used * np.concatenate(values) / (1 + self.margin)
+        worth = used * np.concatenate(values) / (1 + _MARGIN)
         owners = np.repeat(np.arange(len(values)), [one.size for one in values])
         order = np.argsort(-worth, kind="stable")
         tokens = lanes + np.cumsum([0.0, *worth[order]])
@@ -242,7 +236,7 @@ class NodeBudget(Controller):
     def state_dict(self) -> dict[str, Any]:
         self._add_passes()
         own = {"sums": self._sums.copy(), "drafting": self._drafting.copy(), "costs": self._costs.copy()}
-        return own | {"passes": self._step}
+        return own | {"passes": self._step + self._observed}  # the next plan begins another pass
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -11,9 +11,12 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
+from specexp.core.latency import LatencyProfile, outcome_seconds
 from specexp.core.outcome import Outcome
 
 _LOWEST, _HIGHEST = 1e-6, 0.5
+_RATE = 0.1  # fraction of the error by which each step moves the threshold's logarithm
+_WINDOW = 200  # effective number of steps in a running mean
 _SUMS = ("weight", "tokens", "seconds", "accepted", "value", "nodes", "squares", "products")
 
 
@@ -22,26 +25,19 @@ class ThresholdTracker(Controller):
 
     A fixed threshold spends few nodes where the draft is confident and many where it is not. There are two aims:
 
-    - ``budget``: a mean tree size of ``budget`` nodes. Each step moves the threshold's logarithm by ``rate`` times the
+    - ``budget``: a mean tree size of ``budget`` nodes. Each step moves the threshold's logarithm by a tenth of the
       relative error of its tree size, so unspent nodes are spent later. The builder's ``max_nodes`` remains the hard
       limit. Set it to at least twice the budget, so that large trees can spend the nodes that small trees saved.
     - ``goodput``: the most tokens per second. A node of value ``v`` adds ``rho * v`` accepted tokens and costs the time
       of one node. It pays off while ``v >= seconds per node * tokens per second / rho``. The threshold moves toward
       this bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
-      running means over about ``window`` steps.
+      running means over about 200 steps, and the time of a node is fitted to these steps. Seconds come from the run's
+      latency profile if there is one, and otherwise from the clock.
 
     Args:
         budget: mean number of nodes per step, for the aim ``budget``.
         initial: initial threshold; 1 / ``budget`` if None.
-        rate: fraction of the error by which each step moves the threshold's logarithm.
-        step_ms: milliseconds that a step without nodes takes, for the aim ``goodput``.
-        node_ms: milliseconds to draft and verify one more node. If neither time is given, both are fitted to measured
-            times, and runs are not exactly reproducible.
-        window: effective number of steps in a running mean.
         state: ``carry`` keeps the threshold across prompts, ``cold`` resets it before every prompt.
-
-    Raises:
-        ValueError: one of ``step_ms`` and ``node_ms`` is given without the other.
     """
 
     plans_threshold = True
@@ -51,25 +47,20 @@ class ThresholdTracker(Controller):
         aim: Literal["budget", "goodput"] = "budget",
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
         initial: Annotated[float, Field(gt=0, le=1)] | None = None,
-        rate: Annotated[float, Field(gt=0, le=1)] = 0.1,
-        step_ms: Annotated[float, Field(gt=0)] | None = None,
-        node_ms: Annotated[float, Field(gt=0)] | None = None,
-        window: Annotated[int, Field(ge=2)] = 200,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
-        if (step_ms is None) != (node_ms is None):
-            raise ValueError("ThresholdTracker: step_ms and node_ms must be given together: set both, or neither")
         self.aim = aim
         self.reads_answers = False
         self.uses_seconds = aim == "goodput"
         self.budget = budget
         self.initial = 1 / budget if initial is None else initial
-        self.rate = rate
-        self.step_ms = step_ms
-        self.node_ms = node_ms
-        self.window = window
         self.state = state
+        self._profile: LatencyProfile | None = None
         self.reset()
+
+    @override
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        self._profile = profile
 
     @property
     def threshold(self) -> float:
@@ -87,12 +78,12 @@ class ThresholdTracker(Controller):
             return
         if self.aim == "budget":
             # a proportional controller of log threshold: larger trees raise it
-            self._move(self.rate * (nodes - self.budget) / self.budget)
+            self._move(_RATE * (nodes - self.budget) / self.budget)
         else:
             self._remember(outcome)
             wanted = self._paying_threshold()
             if wanted is not None:
-                self._move(self.rate * (log(wanted) - self._log_threshold))
+                self._move(_RATE * (log(wanted) - self._log_threshold))
 
     @override
     def reset(self) -> None:
@@ -115,11 +106,8 @@ class ThresholdTracker(Controller):
     def _remember(self, outcome: Outcome) -> None:
         nodes, values = outcome.tree.num_nodes, outcome.tree.values
         assert values is not None  # set by builders that take a threshold
-        if self.step_ms is not None and self.node_ms is not None:
-            seconds = (self.step_ms + self.node_ms * nodes) / 1e3
-        else:
-            seconds = sum(outcome.seconds.values())
-        keep, value = 1 - 1 / self.window, float(values[1:].sum())
+        seconds = outcome_seconds(outcome, self._profile)
+        keep, value = 1 - 1 / _WINDOW, float(values[1:].sum())
         tokens, accepted = len(outcome.new_token_ids), len(outcome.accepted)
         new = (1.0, tokens, seconds, accepted, value, nodes, nodes * nodes, nodes * seconds)
         for name, added in zip(_SUMS, new, strict=True):
@@ -135,9 +123,7 @@ class ThresholdTracker(Controller):
         return min(max(node_seconds * (sums["tokens"] / sums["seconds"]) / rho, _LOWEST), _HIGHEST)
 
     def _node_seconds(self) -> float | None:
-        if self.node_ms is not None:
-            return self.node_ms / 1e3
-        # the slope of the measured seconds over the tree size: covariance over variance
+        # the slope of the seconds over the tree size: covariance over variance
         weight, nodes, seconds = (self._sums[name] for name in ("weight", "nodes", "seconds"))
         spread = self._sums["squares"] / weight - (nodes / weight) ** 2 if weight else 0.0
         if spread < 1:  # trees of one size do not show the cost of a node

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -18,19 +16,13 @@ class Grammar(Drafter):
     """Proposes what the sequence's constraint (:class:`~specexp.core.constraint.Constraint`) leaves no choice about.
 
     After a row, that is the next token of the forced text, such as braces, keys and quotes of a JSON schema. Its tokens
-    are those that the tokenizer writes. Where nothing is forced but few tokens are allowed, all of them are candidates.
+    are those that the tokenizer writes. Where nothing is forced but at most 4 tokens are allowed, all are candidates.
     Other drafters draft forced text as well, but only where they have no candidates that are allowed. Sequences without
     a constraint get no candidates, so join it with other drafters in a ``Union``.
-
-    Args:
-        candidates: the largest number of allowed tokens that are proposed side by side.
     """
 
     learns_from = "nothing"
     max_candidates: int = 4
-
-    def __init__(self, candidates: Annotated[int, Field(ge=1, le=64)] = 4) -> None:
-        self.max_candidates = candidates
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 WARM_UP = 60
 """Number of optimizer steps over which the learning rate rises to its peak."""
+_PLATEAU = 0.2  # share of the budget after which the learning rate falls
+_DECAY = 0.8  # ratio of the loss weight of a head, or of a draft step, to the previous one's
+_REGRESSION = 0.1  # weight of the distance between states; the divergence between distributions has weight 1
+_ROUNDS, _REPLACED = 2, 0.5  # rounds in which states are replaced by predictions, and the share in each
 
 
 class HeadTraining(lightning.LightningModule):
@@ -40,8 +44,6 @@ class HeadTraining(lightning.LightningModule):
         target: The target, as given in ``pair.target``.
         tokens: Budget of training tokens across all processes.
         lr: Peak learning rate of AdamW.
-        plateau: Share of the budget after which the learning rate falls. With 1, it does not fall.
-        seed: Seed for the initial weights.
     """
 
     drafter: str
@@ -53,8 +55,6 @@ class HeadTraining(lightning.LightningModule):
         target: str,
         tokens: Annotated[int, Field(ge=1)],
         lr: Annotated[float, Field(gt=0)] = 2e-3,
-        plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
-        seed: int = 0,
     ) -> None:
         super().__init__()
         from specexp.models.pair import load_pair
@@ -62,11 +62,10 @@ class HeadTraining(lightning.LightningModule):
         pair = load_pair(target, target_dtype="float32", mode="eager")
         self.tokens = tokens
         self.lr = lr
-        self.plateau = plateau
         self._batch_tokens = 0
         # a tuple keeps it out of checkpoints
         self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
 
     @property
     def target(self) -> Any:
@@ -118,13 +117,13 @@ class HeadTraining(lightning.LightningModule):
     @override
     def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
         self._batch_tokens = batch.numel() * self.trainer.world_size
-        scale = lr_scale(self.global_step, self.progress, self.plateau)
+        scale = lr_scale(self.global_step, self.progress)
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * scale
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
-        self.log("train/lr_scale", lr_scale(self.global_step, self.progress, self.plateau))
+        self.log("train/lr_scale", lr_scale(self.global_step, self.progress))
         step_ends = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
             found = self.trainer.callback_metrics
@@ -179,18 +178,15 @@ class HeadTraining(lightning.LightningModule):
         return self.losses(hidden, batch, logits)
 
 
-def lr_scale(step: int, progress: float, plateau: float) -> float:
+def lr_scale(step: int, progress: float) -> float:
     """Return the factor for the peak learning rates: a warm-up, a plateau, and a linear decay to 0.5% of the peak.
 
     Args:
         step: Number of optimizer steps so far.
         progress: Share of the budget spent so far.
-        plateau: Share of the budget after which the factor falls.
     """
     rise = min(1.0, (step + 1) / WARM_UP)
-    if plateau == 1.0 or progress < plateau:
-        return rise
-    return rise * max((1.0 - progress) / (1.0 - plateau), 0.005)
+    return rise * min(1.0, max((1.0 - progress) / (1.0 - _PLATEAU), 0.005))
 
 
 class MedusaTraining(HeadTraining):
@@ -198,8 +194,6 @@ class MedusaTraining(HeadTraining):
 
     Args:
         heads: Number of heads; head i predicts the token i + 2 positions ahead.
-        blocks: Number of residual blocks in each head.
-        decay: Ratio of each head's loss weight to the previous head's.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -209,20 +203,17 @@ class MedusaTraining(HeadTraining):
         self,
         target: str,
         heads: Annotated[int, Field(ge=1, le=16)] = 4,
-        blocks: Annotated[int, Field(ge=1, le=8)] = 1,
-        decay: Annotated[float, Field(gt=0, le=1)] = 0.8,
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
-        self.decay = decay
-        self.head = MedusaHeads(self.width, heads, blocks)
+        self.head = MedusaHeads(self.width, heads, blocks=1)
 
     @override
     def losses(self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
         states, output = self.head(hidden), partial(final_logits, self.target)  # [batch, length, heads, d]
         # Head i predicts the token i + 2 positions ahead; state t is compared with the logits at t + i + 1.
         return {
-            f"head_{number}": self.decay**number
+            f"head_{number}": _DECAY**number
             * divergence(output(states[:, : -number - 1, number]), logits[:, number + 1 :])
             for number in range(states.shape[2])
         }
@@ -232,14 +223,11 @@ class EagleTraining(HeadTraining):
     """Trains EAGLE's layer (Li et al. 2024, section 4.2) to predict the next hidden state and, from it, the logits.
 
     During drafting, the head's inputs are states that it predicted itself. In training, some of the target's states are
-    therefore replaced with predictions, in several rounds. The original EAGLE adds noise to the states instead.
+    therefore replaced with predictions, in two rounds. The original EAGLE adds noise to the states instead.
 
     Args:
         heads: Number of attention heads.
         inner: Width of the feed-forward layer.
-        regression: Weight of the distance between states; the divergence between distributions has weight 1.
-        rounds: Number of rounds in which states are replaced.
-        replaced: Share of the states replaced in each round.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -251,15 +239,9 @@ class EagleTraining(HeadTraining):
         target: str,
         heads: Annotated[int, Field(ge=1)] = 4,
         inner: Annotated[int, Field(ge=1)] = 704,
-        regression: Annotated[float, Field(ge=0)] = 0.1,
-        rounds: Annotated[int, Field(ge=0, le=8)] = 2,
-        replaced: Annotated[float, Field(ge=0, le=1)] = 0.5,
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
-        self.regression = regression
-        self.rounds = rounds
-        self.replaced = replaced
         self.head = EagleHead(self.width, heads, inner)
 
     @override
@@ -273,14 +255,14 @@ class EagleTraining(HeadTraining):
         # The input at t is the embedding of token t + 1 and the state at t, as in EAGLE.
         true = states = hidden[:, :-1]  # [batch, length - 1, d]
         with torch.no_grad():
-            for _ in range(self.rounds):
+            for _ in range(_ROUNDS):
                 made = self.head(embedded, states, positions)  # [batch, length - 1, d] next states
-                chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < self.replaced
+                chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < _REPLACED
                 states = torch.cat((true[:, :1], torch.where(chosen, made[:, :-1], true[:, 1:])), dim=1)
         made = self.head(embedded, states, positions)
         return {
             "divergence": divergence(final_logits(self.target, made), logits[:, 1:]),
-            "distance": self.regression * F.smooth_l1_loss(made, hidden[:, 1:]),
+            "distance": _REGRESSION * F.smooth_l1_loss(made, hidden[:, 1:]),
         }
 
 
@@ -293,7 +275,6 @@ class Eagle3Training(HeadTraining):
     Args:
         layers: Indices of the target's hidden states that the head uses; by default 2, N/2 and N - 3 for N layers.
         steps: Number of draft steps per row in training.
-        decay: Ratio of each step's loss weight to the previous step's.
         vocabulary: JSON file with a list of the token ids to draft, most frequent first; None for all.
         vocabulary_size: Number of ids to use; None for all ids in the file. Without a file, the lowest ids are used.
         training: Other arguments of `HeadTraining`.
@@ -306,14 +287,12 @@ class Eagle3Training(HeadTraining):
         target: str,
         layers: list[int] | None = None,
         steps: Annotated[int, Field(ge=1, le=16)] = 3,
-        decay: Annotated[float, Field(gt=0, le=1)] = 0.8,
         vocabulary: str | None = None,
         vocabulary_size: Annotated[int, Field(ge=1)] | None = None,
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
         self.steps = steps
-        self.decay = decay
         size = self._target[0].config.get_text_config().vocab_size
         reduced = DraftVocabulary.read(vocabulary, vocabulary_size, size)
         self.head = eagle3_head(self._target[0], layers, None if reduced is None else reduced.kept)
@@ -329,7 +308,7 @@ class Eagle3Training(HeadTraining):
             states = torch.cat([found.hidden_states[at] for at in self.head.config.state_layers or ()], dim=-1)
         embedded = self.head.embed(batch[:, 1:])  # one token ahead of the states
         return {
-            f"step_{step}": self.decay**step
+            f"step_{step}": _DECAY**step
             * divergence(self.head.logits(made), found.logits[:, step + 1 :, self.head.kept])
             for step, made in enumerate(self.head.unroll(embedded, states[:, :-1], self.steps))
         }

@@ -90,7 +90,7 @@ class SequencesBench(Bench):
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         solver = config.solver(pair)
         super().__init__(config, LiveBackend(pair, solver), None)
-        if solver is None or not solver.problems:
+        if not solver.problems:
             self.samples = 1
 
     @override

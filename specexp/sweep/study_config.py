@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specexp.artifacts.environment import device_name
 from specexp.artifacts.manifest import sha256
 from specexp.base.messages import first_line, type_and_line
-from specexp.bench.experiment import check_prompts, solver_of
+from specexp.bench.experiment import check_prompts, solver_for
 from specexp.config import (
     CommandError,
     Config,
@@ -243,10 +243,10 @@ class StudyConfig:
         """Return the models, or only their outlines if ``weights`` is False; raises ConfigError on failure."""
         return build_pair(self._config, weights)
 
-    def solver(self, pair: ModelPair) -> Solver | None:
+    def solver(self, pair: ModelPair) -> Solver:
         """Return what solves the task items of all stages. It has no problems if prompts do not belong to a task."""
         tasks = [items for items in self._of_stages(lambda staged: staged.task_items) if items is not None]
-        return solver_of(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
+        return solver_for(self._config, pair, {key: one for items in tasks for key, one in items.problems.items()})
 
     def data_of(self, stage: str | None) -> Any:
         """Return the section ``data`` of a stage; None is the search."""

@@ -96,8 +96,8 @@ def test_nodes_that_are_never_accepted_are_left_out():
     assert Sequoia(budget=50, acceptance=[0.5, 0.25, 0.0, 0.25], max_depth=2).max_nodes == 2 + 4
 
 
-def test_a_full_tree_takes_every_place_within_depth_and_width():
-    tree = Sequoia(budget=500, acceptance=VECTOR, max_depth=3, max_width=2)
+def test_a_full_tree_takes_every_place_within_the_depth():
+    tree = Sequoia(budget=500, acceptance=[0.5, 0.2, 0.3], max_depth=3)
     assert tree.max_nodes == 2 + 4 + 8
     assert tree.expected_tokens_per_step == pytest.approx(1 + 0.7 + 0.7**2 + 0.7**3)
 

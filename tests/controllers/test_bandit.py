@@ -6,7 +6,7 @@ import torch
 from helpers.contracts import contract_of
 
 from specexp.builders import Chain, Choice
-from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, RuleBandit, ThresholdTracker
+from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, RuleBandit, ThresholdTracker, bandit
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.loop import Decoder
@@ -19,7 +19,7 @@ from specexp.testing.fakes import counting_model, hashed_model
 pytestmark = pytest.mark.unit
 
 TestUcb = contract_of(ControllerContract, lambda: Bandit("depths", [0, 2, 4]))
-TestThompson = contract_of(ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson", window=50))
+TestThompson = contract_of(ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson"))
 TestOverBuilders = contract_of(ControllerContract, lambda: Bandit("choices", [0, 1, None], state="cold"))
 TestFrozen = contract_of(FrozenControllerContract, lambda: Bandit("depths", [3, 0], learn=False))
 
@@ -73,8 +73,9 @@ def test_it_settles_on_the_best_ratio_of_sums_and_not_on_the_best_mean_of_ratios
     assert slow < 0.7
 
 
-def test_it_follows_a_change():
-    controller = Bandit("depths", [1, 2], window=100)
+def test_it_follows_a_change(monkeypatch):
+    monkeypatch.setattr(bandit, "_WINDOW", 100)
+    controller = Bandit("depths", [1, 2])
     play(controller, lambda value, number: (1, 1.0 if value == 1 else 2.0), 200)
     counts = play(controller, lambda value, number: (1, 1.0 if value == 2 else 3.0), 200)
     assert counts[2] > 120
@@ -121,7 +122,7 @@ def rules():
 
 TestByGoodput = contract_of(ControllerContract, lambda: RuleBandit(rules()))
 TestByAcceptance = contract_of(
-    ControllerContract, lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold")
+    ControllerContract, lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", state="cold")
 )
 TestOverALearner = contract_of(ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(3)], reward="acceptance"))
 TestFrozenRules = contract_of(FrozenControllerContract, lambda: RuleBandit(rules(), reward="acceptance", learn=False))
@@ -176,7 +177,7 @@ def test_the_rule_that_planned_a_step_ends_its_draft():
 
 
 def test_only_the_rule_that_planned_a_step_learns_from_it():
-    first, second = Heuristic(initial=5, grow=2), Heuristic(initial=5, grow=2)
+    first, second = Heuristic(), Heuristic()
     controller = RuleBandit([first, second])
     step(controller, Context([1]), 4, 4)
     assert (first.length, second.length) == (7, 5)

@@ -119,12 +119,12 @@ def test_no_draft_is_longer_than_the_texts_may_become(made) -> None:
 
 
 def test_a_controller_learns_how_many_tokens_were_accepted(made) -> None:
-    heuristic = {"class_path": "Heuristic", "init_args": {"initial": 2, "grow": 1, "state": "cold"}}
+    heuristic = {"class_path": "Heuristic", "init_args": {"initial": 1, "state": "cold"}}
     proposer = made(controller=heuristic)
     text = [1, 2, 3] * 6
-    assert proposed(proposer, (text, [1])) == [[2, 3]]
-    assert proposed(proposer, ([*text, 1], [2, 3, 1])) == [[2, 3, 1]]
-    assert proposed(proposer, ([*text, 1, 2, 3, 1], [2, 5])) == [[]]
+    assert proposed(proposer, (text, [1])) == [[2]]
+    assert proposed(proposer, ([*text, 1], [2, 3])) == [[1, 2, 3]]
+    assert proposed(proposer, ([*text, 1, 2, 3], [1, 5])) == [[]]
     assert next(iter(proposer._sequences.values()))[0].controller.length == 2
 
 

@@ -53,10 +53,7 @@ class CustomGenerate(AbstractContextManager["CustomGenerate"]):
     running until :meth:`close`. Otherwise, a call decodes a single row.
     """
 
-    def __init__(
-        self, artifact: LoadedArtifact | None, parts: Parts, seed: int | None, draft: PreTrainedModel | None
-    ) -> None:
-        self.seed = seed
+    def __init__(self, artifact: LoadedArtifact | None, parts: Parts, draft: PreTrainedModel | None) -> None:
         self._scheduled = artifact is not None and artifact.execution_spec is not None
         if not self._scheduled:
             check_composition(*parts)
@@ -94,7 +91,6 @@ class CustomGenerate(AbstractContextManager["CustomGenerate"]):
         checked = input_ids[:1] if self._scheduled else input_ids
         for problem in problems_of(checked, config, model_kwargs, hidden, padding, not self._scheduled):
             raise ValueError(f"custom_generate of specexp: {problem}")
-        seed = self.seed if seed is None else seed
         if seed is None:  # drawn from torch's generator, so that torch.manual_seed makes a run reproducible
             seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0
         rows = list(zip(input_ids.tolist(), padding, strict=True))
@@ -181,24 +177,21 @@ class CustomGenerate(AbstractContextManager["CustomGenerate"]):
 
 
 def custom_generate(
-    artifact_or_parts: LoadedArtifact | Iterable[Any],
-    seed: int | None = None,
-    draft: PreTrainedModel | None = None,
+    artifact_or_parts: LoadedArtifact | Iterable[Any], draft: PreTrainedModel | None = None
 ) -> CustomGenerate:
     """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
     The artifact's verifier is ignored: sampling and stopping follow the generation config and the given logits
     processors and stopping criteria. Target and draft run as in the artifact's study
     (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and all calls with one model share a KV cache. The
-    output ends when the model's context is full.
+    output ends when the model's context is full. With ``do_sample=True``, a call without a seed
+    (``model.generate(..., seed=7)``) draws one from torch's generator.
 
     An artifact with a ``schedule`` also accepts several rows: a left-padded batch, or ``num_return_sequences``.
     The callable then keeps processes until it is closed (by ``close()`` or a ``with`` statement) or the program ends.
 
     Args:
         artifact_or_parts: an artifact, or a drafter and a builder, optionally followed by a verifier and a controller.
-        seed: seed for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default, each call draws a
-            seed from torch's generator.
         draft: the draft model, if the drafter needs one.
 
     Raises:
@@ -214,7 +207,7 @@ def custom_generate(
             "custom_generate of specexp: the artifact must be loaded, got the path "
             f"{str(artifact_or_parts)!r}; pass specexp.load_artifact(path)"
         )
-    return CustomGenerate(artifact, Parts(*artifact_or_parts), seed, draft)
+    return CustomGenerate(artifact, Parts(*artifact_or_parts), draft)
 
 
 def _stop(criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int) -> Callable[[Sequence[int]], bool] | None:

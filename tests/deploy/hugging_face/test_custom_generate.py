@@ -104,12 +104,11 @@ def test_eos_ends_the_output_where_plain_generate_ends(llama, prompt, recycling,
     assert (ours.shape[1] < 39) == (minimum is None)
 
 
-def test_sampling_is_keyed_sampling_with_the_generation_configs_temperature(llama, prompt):
-    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()), seed=3)
+def test_sampling_is_keyed_sampling_with_the_generation_configs_temperature(llama, prompt, recycling):
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 9, "top_p": 0.9, "max_new_tokens": 40}
     plain = Decoder(llama, verifier=KeyedSampling(0.7, top_k=9, top_p=0.9))
-    for seed, given in ((3, {}), (3, {"seed": 3}), (4, {"seed": 4})):
-        ours = llama.generate(prompt, custom_generate=fast, **given, **settings)
+    for seed in (3, 4):
+        ours = llama.generate(prompt, custom_generate=recycling, seed=seed, **settings)
         assert ours[0, 9:].tolist() == plain.generate(prompt, max_new_tokens=40, seed=seed).token_ids
 
 
@@ -249,10 +248,10 @@ def test_calls_from_several_threads_take_turns(llama, prompt):
 
 
 def test_several_continuations_of_a_schedule_differ_and_repeat_with_the_seed(llama, prompt, schedule):
-    settings = {"do_sample": True, "temperature": 0.7, "max_new_tokens": 12, "num_return_sequences": 4}
-    with custom_generate(schedule, seed=3) as fast:
+    settings = {"do_sample": True, "temperature": 0.7, "max_new_tokens": 12, "num_return_sequences": 4, "seed": 3}
+    with custom_generate(schedule) as fast:
         rows = llama.generate(prompt, custom_generate=fast, **settings)
-        assert torch.equal(rows, llama.generate(prompt, custom_generate=fast, seed=3, **settings))
+        assert torch.equal(rows, llama.generate(prompt, custom_generate=fast, **settings))
     assert len({tuple(row.tolist()) for row in rows}) == 4
     plain = Decoder(llama, verifier=KeyedSampling(0.7))
     for number, row in enumerate(rows):
