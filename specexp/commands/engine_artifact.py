@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -67,6 +68,14 @@ def engine_experiment(engine: str, reference: str, overrides: Sequence[str] = ()
     config.artifact = reference
     check_samples(config)
     return config
+
+
+def program_options(config: Config) -> list[str]:
+    """Return the options that start the engine by its study's program, which an artifact does not choose by itself."""
+    measured_with = (read_artifact(local(config.artifact)).provenance["config"]["engine"] or {}).get("init_args") or {}
+    found = [(key, str(measured_with[key])) for key in _PROGRAMS if key in measured_with]
+    there = [(key, path) for key, path in found if Path(path).is_absolute() and Path(path).exists()]
+    return [word for key, path in there for word in (f"--engine.init_args.{key}", path)]
 
 
 def export_options(engine: str, artifact: Artifact, draft: str | None) -> dict[str, str]:

@@ -17,6 +17,8 @@ STUDIED = {"vllm": "vllm.yaml", "llama-cpp": "llama_cpp.yaml", "openvino": "open
 """The search spaces in ``sweeps`` by the engine's name; specexp starts no other engine of an export."""
 _DRAFT_KEYS = {"vllm": "model", "llama-cpp": "spec_draft_model"}
 """The setting that names the draft model; OpenVINO GenAI drafts with the pair's."""
+PYTHON = ".vllm/bin/python"
+"""vLLM's interpreter, where the documentation installs it."""
 _SETTINGS = "engine.init_args.settings."
 
 
@@ -74,7 +76,7 @@ def engine_part(engine: str, one: Mapping[str, Any], draft: str | None, device: 
         arguments["threads"] = usable_cores().number
     if "eager" in arguments and device != "cpu":
         del arguments["eager"]  # compiled on a GPU, as it is deployed
-    if engine == "vllm" and (python := Path(".vllm/bin/python")).exists():
+    if engine == "vllm" and (python := Path(PYTHON)).exists():
         arguments["python"] = str(python.absolute())  # resolved, it would leave its environment
     key = _DRAFT_KEYS.get(engine)
     if (settings := arguments.get("settings")) and key in settings and settings.get("method") != "custom_class":

@@ -6,6 +6,7 @@ with the same name replaces them.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -104,6 +105,11 @@ def _act(config: Config, dry_run: bool) -> int:
 
 def _act_on_engine(config: Config, dry_run: bool) -> int:
     if missing := missing_engine(config):
+        if config.artifact:
+            from specexp.commands.engine_artifact import program_options
+
+            options = shlex.join(program_options(config))
+            missing += options and f" Its study was measured with another program: repeat with {options}"
         raise ConfigError(missing)
     from specexp.verify.engine import engine_to_verify, rehearse_engine, verify_engine
 

@@ -209,7 +209,9 @@ def test_vllms_interpreter_is_found_from_the_new_folder(here, capsys):
     (here / ".vllm" / "bin" / "python").touch()
     assert main(["with", "--for", "vllm", "--target", "owner/target"]) == 0
     config = load_config(here / "with" / "experiment.yaml")
-    assert config.get("engine.init_args.python") == str(here / ".vllm" / "bin" / "python")
+    python = str(here / ".vllm" / "bin" / "python")
+    assert config.get("engine.init_args.python") == python
+    assert f"--for vllm --engine.init_args.python {python}  #" in (here / "with" / "README.md").read_text()
 
 
 def test_for_an_engine_that_specexp_does_not_start_the_methods_are_those_that_it_has(here, capsys):
