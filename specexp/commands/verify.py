@@ -108,8 +108,8 @@ def _act_on_engine(config: Config, dry_run: bool) -> int:
         if config.artifact:
             from specexp.commands.engine_artifact import program_options
 
-            options = shlex.join(program_options(config))
-            missing += options and f" Its study was measured with another program: repeat with {options}"
+            program = shlex.join(program_options(config))
+            missing += program and f" Its study was measured with another program: repeat with {program}"
         raise ConfigError(missing)
     from specexp.verify.engine import engine_to_verify, rehearse_engine, verify_engine
 

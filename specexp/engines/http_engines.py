@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing_extensions import override
 from specexp.base.kernels import has_amx
 from specexp.base.messages import counted, restated
 from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
+from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of, wrong_address
 from specexp.engines.server import StartedServer, filled, free_port
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.gguf import gguf_metadata, is_gguf
@@ -37,6 +38,7 @@ Requests = Annotated[int, Field(ge=1, le=1024)]
 Loads = Requests | Annotated[list[Requests], Field(min_length=1)]
 _ENDING_SECONDS = 3.0  # after a failed request, wait this long for a crashed server to exit
 _NO_SPECULATION = LlamaCppSettings("none")
+_OWN_FIELDS = ("model", "prompt", "max_tokens", "temperature", "stream", "stream_options")
 _PROGRAM = "llama-server"
 _WHEEL = "specexp.engines.llama_wheel"
 
@@ -161,6 +163,8 @@ class _Endpoint(RunningEngine):
         arrivals = len(found.times) + (bool(found.token_ids) and tokens[-1] in eos)
         speculation = found.speculation
         accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
+        # vLLM counts drafts behind the end too; every step but the last adds a token of its own
+        accepted = min(accepted, max(0, len(tokens) - speculation.get("num_spec_steps", 0)))
         count, first = found.tokens or len(tokens), 1
         if not found.token_ids:  # token ids arrive one by one, but text in pieces of several tokens
             first = round(self._tokens_within(found.first, found.text) * count / len(tokens))
@@ -246,8 +250,11 @@ class OpenAIEndpoint(HttpEngine):
         concurrency: Loads = 1,
     ) -> None:
         for name, address in (("url", url), ("plain_url", plain_url)):
-            if not (address or "http://").startswith(("http://", "https://")):
-                raise EngineError(f"OpenAIEndpoint: {name} must begin with http:// or https://, got {address!r}")
+            if address is not None and (why := wrong_address(address)):
+                raise EngineError(f"OpenAIEndpoint: {name} {why}")
+        for name, fields in (("body", body), ("plain_body", plain_body)):
+            if taken := [one for one in fields or () if one in _OWN_FIELDS]:
+                raise EngineError(f"OpenAIEndpoint: {name} must leave {taken[0]} out, which specexp sets")
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:
@@ -269,6 +276,8 @@ class OpenAIEndpoint(HttpEngine):
                 raise EngineError(f"OpenAIEndpoint: command must contain {{{unused[0]}}}, which settings give")
             if command == plain_command:
                 raise EngineError("OpenAIEndpoint: plain_command must be another command, without speculation")
+        if plain_command is None and plain_url is None and {**(body or {}), **(plain_body or {})} == (body or {}):
+            raise EngineError("OpenAIEndpoint: plain_body must turn speculation off, but it changes nothing in body")
         self.command = command
         self.plain_command = plain_command
         self.url = url
@@ -304,6 +313,14 @@ class OpenAIEndpoint(HttpEngine):
     def restart_key(self) -> Hashable:
         named = [(name, value) for name, value in self.settings.items() if f"{{{name}" in (self.command or "")]
         return self.command, self.url, tuple(sorted(named))
+
+    @override
+    def lacks(self) -> str:
+        for name, command in (("command", self.command), ("plain_command", self.plain_command)):
+            program = next(iter(shlex.split(command or "")), "")
+            if program and shutil.which(program) is None:
+                return f"cannot be started: engine.init_args.{name} must begin with a program, got {program!r}"
+        return ""
 
     @override
     def words(self, port: int, pair: ModelPair) -> list[str]:

@@ -67,6 +67,11 @@ class HuggingFace(ForeignEngine):
         given = self.settings.deployed()
         return {**given, "num_assistant_tokens_schedule": "constant"} if self.drafts == "model" else given
 
+    @override
+    def check(self, pair: ModelPair, longest: int) -> None:
+        if self.drafts == "model" and pair.draft is None:
+            raise EngineError("HuggingFace: drafts must be 'prompt-lookup' without a draft model, or set pair.draft")
+
     @property
     @override
     def version(self) -> str:

@@ -115,6 +115,14 @@ def fetch(url: str, seconds: float) -> bytes:
         return answer.read()
 
 
+def wrong_address(url: str) -> str:
+    """Return why a URL cannot be a server's address; empty if it can."""
+    if not url.startswith(("http://", "https://")):
+        return f"must begin with http:// or https://, got {url!r}"
+    path = url.rstrip("/").endswith("/completions")
+    return f"must be a server's address, without the path of an endpoint, got {url!r}" if path else ""
+
+
 def listed_models(url: str, seconds: float) -> list[dict[str, Any]]:
     """Return the models that a server lists, such as ``{"id": ..., "owned_by": ...}``."""
     content = _json(fetch(f"{url}/v1/models", seconds))

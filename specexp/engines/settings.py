@@ -21,6 +21,9 @@ Ngram = Annotated[int, Field(ge=1, le=1024)]
 Least = Annotated[int, Field(ge=0, le=1024)]
 
 
+_OF_A_DRAFT_MODEL = ("draft_tensor_parallel_size", "max_model_len", "use_heterogeneous_vocab", "parallel_drafting")
+
+
 class SettingsError(ValueError):
     """Settings are not valid for their engine. The message is one sentence."""
 
@@ -109,6 +112,16 @@ class VllmSettings(Settings):
             other = [name for name in self.given() if name.startswith(prefix) and not self.method.startswith(way)]
             if other:
                 raise SettingsError(f"vllm: {other[0]} must be left out if method is {self.method!r}")
+        if self.method.startswith(("ngram", "suffix")):
+            other = [name for name in _OF_A_DRAFT_MODEL if name in self.given()]
+            if other:
+                raise SettingsError(f"vllm: {other[0]} must be left out if method is {self.method!r}")
+        ends = 0
+        for row in self.num_speculative_tokens_per_batch_size or []:
+            if len(row) != 3 or not ends < row[0] <= row[1]:
+                where = "num_speculative_tokens_per_batch_size"
+                raise SettingsError(f"vllm: {where} must have rows [first, last, length] in ascending order, got {row}")
+            ends = row[1]
         if self.model is None and self.method in ("draft_model", "eagle", "eagle3", "medusa", "custom_class"):
             raise SettingsError(f"vllm: model must be set if method is {self.method!r}")
         if self.model is not None and self.model.startswith(PROPOSER.rpartition(".")[0]) and self.model != PROPOSER:

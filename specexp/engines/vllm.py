@@ -19,8 +19,10 @@ from typing_extensions import override
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.store import read_artifact
 from specexp.base.messages import restated
+from specexp.config.artifacts import load_artifact
 from specexp.config.named_artifacts import local
 from specexp.core.cache import context_limit
+from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds, options
 from specexp.engines.settings import PROPOSER, VllmSettings
@@ -103,7 +105,10 @@ class VLLM(HttpEngine):
             return ""
         if one.method == "custom_class":
             try:
-                read_artifact(local(one.revision or ""))
+                artifact = load_artifact(one.revision or "")
+                if "drafter" not in artifact.recorded or not drafts_from_tokens(artifact.drafter):
+                    why = f"its drafter must draft from tokens alone, which that of {artifact.folder} does not"
+                    return f"cannot load its drafter, since settings.revision: {why}"
             except ArtifactError as error:
                 return f"cannot load its drafter, since settings.revision: {error}"
             return ""

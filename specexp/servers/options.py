@@ -11,7 +11,7 @@ from typing import Any
 from specexp.base.messages import first_line, option_message
 from specexp.config.command import SHOWING, Options, collected_result, fail
 from specexp.engines.engine import EngineError
-from specexp.engines.openai_client import KEY
+from specexp.engines.openai_client import KEY, wrong_address
 
 ENDPOINT = "--endpoint"
 
@@ -58,10 +58,8 @@ def amount(text: str) -> float:
 
 def server_url(text: str) -> str:
     """Check the address of a server."""
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"must begin with http:// or https://, got {text!r}")
-    if text.rstrip("/").endswith("/completions"):
-        raise argparse.ArgumentTypeError(f"must be the server's address, without the path of an endpoint, got {text!r}")
+    if why := wrong_address(text):
+        raise argparse.ArgumentTypeError(why)
     return text
 
 

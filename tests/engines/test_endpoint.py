@@ -147,6 +147,9 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
         ),
         ({"command": "a {port}", "plain_command": "b {port} {k}"}, r"plain_command contains \{k\}, but there is no"),
         ({"command": "a {port} '", "plain_body": {}}, "command cannot be split into words .No closing quotation"),
+        ({"url": "http://a/v1/chat/completions", "plain_body": {}}, "url must be a server's address, without the path"),
+        ({"url": "http://a", "plain_body": {"temperature": 1}}, "plain_body must leave temperature out, which specexp"),
+        ({"url": "http://a", "body": {"k": 0}, "plain_body": {"k": 0}}, "plain_body must turn speculation off, but it"),
     ],
 )
 def test_wrong_arguments_are_refused_by_the_constructor(given, message) -> None:
@@ -155,8 +158,10 @@ def test_wrong_arguments_are_refused_by_the_constructor(given, message) -> None:
 
 
 def test_a_missing_program_is_a_sentence(pair) -> None:
+    engine = OpenAIEndpoint("no-such-program {port}", plain_body={"drafts": 0})
+    assert engine.lacks().endswith("engine.init_args.command must begin with a program, got 'no-such-program'")
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
-        OpenAIEndpoint("no-such-program {port}", plain_body={}).start(pair)
+        engine.start(pair)
 
 
 def test_values_are_one_word_each_and_no_shell_reads_them() -> None:
@@ -178,7 +183,7 @@ def test_an_answer_is_measured_while_other_requests_go_on(pair, tmp_path) -> Non
 def test_settings_in_the_command_alone_need_a_restart() -> None:
     given = (({"k": 1}, {"n": 1}), ({"k": 1}, {"n": 2}), ({"k": 2}, {"n": 1}))
     first, same, other = (
-        OpenAIEndpoint("serve {port} {k}", plain_body={}, settings=settings, body=body).restart_key
+        OpenAIEndpoint("serve {port} {k}", plain_body={"n": 0}, settings=settings, body=body).restart_key
         for settings, body in given
     )
     assert first == same != other

@@ -6,10 +6,13 @@ The drafts of a setting are seen by the counts of drafted tokens, or by the step
 import dataclasses
 import shutil
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from specexp.data import StdlibFunctions, Workload
+from specexp.engines.engine import EngineError
 from specexp.engines.http_engines import LlamaCppServer
 from specexp.engines.hugging_face import HuggingFace
 from specexp.engines.openvino import OpenVINO
@@ -150,3 +153,11 @@ def test_every_setting_changes_what_is_drafted(case, pair, prompts, files) -> No
     finally:
         for one in running.values():
             one.close()
+
+
+def test_assisted_generation_needs_a_draft_model_before_it_starts() -> None:
+    engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=3))
+    without: Any = SimpleNamespace(draft=None)
+    with pytest.raises(EngineError, match="drafts must be 'prompt-lookup' without a draft model, or set pair.draft"):
+        engine.check(without, 9)
+    HuggingFace().check(without, 9)

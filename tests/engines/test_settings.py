@@ -52,6 +52,11 @@ def test_llama_cpp_loads_a_preset() -> None:
         ({"method": "suffix", "prompt_lookup_max": 4}, "prompt_lookup_max must be left out if method is 'suffix'"),
         ({"method": "ngram", "suffix_decoding_max_spec_factor": 1.0}, "suffix_decoding_max_spec_factor must be left"),
         ({"method": "draft_model"}, "model must be set if method is 'draft_model'"),
+        ({"method": "ngram", "draft_tensor_parallel_size": 4}, "draft_tensor_parallel_size must be left out if method"),
+        (
+            {"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, 3], [2, 8, 1]]},
+            r"must have rows \[first, last, length\] in ascending order, got \[2, 8, 1\]",
+        ),
         ({"method": "custom_class", "model": "specexp.deploy.vllm.Propser"}, "got 'specexp.deploy.vllm.Propser'"),
     ],
 )

@@ -70,6 +70,13 @@ def test_a_drafter_of_ours_needs_its_artifact(vllm_here) -> None:
         assert why in lacks
 
 
+def test_a_drafter_that_needs_a_model_cannot_draft_inside_vllm(vllm_here, tmp_path) -> None:
+    parts = {"drafter": {"class_path": "DraftModel"}, "builder": {"class_path": "Chain", "init_args": {"length": 2}}}
+    folder = save_artifact(tmp_path / "own", "composition", {"parts.json": parts}).folder
+    lacks = VLLM(VllmSettings("custom_class", 4, PROPOSER, str(folder))).lacks()
+    assert lacks.endswith(f"its drafter must draft from tokens alone, which that of {folder} does not")
+
+
 def test_prompts_and_drafters_that_do_not_fit_the_models_are_refused_before_the_start(vllm_here) -> None:
     pair = load_pair("stdlib", weights=False)
     VLLM(max_model_len=64).check(pair, 64)

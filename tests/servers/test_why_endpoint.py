@@ -172,7 +172,7 @@ def test_other_servers_are_one_sentence(planted, options, code, sentence, explai
 def test_addresses_that_are_no_other_servers_are_refused(capsys) -> None:
     url = "http://127.0.0.1:9"
     assert main(["--endpoint", f"{url}/v1/chat/completions"]) == 2
-    assert "--endpoint must be the server's address, without the path of an endpoint" in capsys.readouterr().err
+    assert "--endpoint must be a server's address, without the path of an endpoint" in capsys.readouterr().err
     assert main(["--endpoint", url, "--also", f"{url}/v1"]) == 2
     assert f"--also must be servers with other draft lengths, got {url} again" in capsys.readouterr().err
 

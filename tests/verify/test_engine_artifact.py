@@ -96,8 +96,11 @@ def test_settings_of_a_study_of_the_engine_run_as_they_were_measured(measured, t
     assert json.dumps(NGRAMS) in words.read_text()
 
 
-def test_an_artifact_does_not_choose_the_program_but_the_answer_names_it(measured, capsys) -> None:
+def test_an_artifact_does_not_choose_the_program_but_the_answer_names_it(
+    measured, tmp_path, monkeypatch, capsys
+) -> None:
     folder, _, program = measured
+    monkeypatch.chdir(tmp_path)  # where vLLM is not installed
     assert main([folder, "--for", "vllm"]) == 2
     sentence = f"Its study was measured with another program: repeat with --engine.init_args.python {program}\n"
     assert capsys.readouterr().err.endswith(sentence)
