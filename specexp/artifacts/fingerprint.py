@@ -46,8 +46,8 @@ def fingerprint(model: PreTrainedModel | None = None, tokenizer: PreTrainedToken
 def saved_sizes(config: Mapping[str, Any]) -> Fingerprint:
     """Return the part of a model's fingerprint that its ``config.json`` states, without importing transformers."""
     text = config.get("text_config") or config
-    sizes = {key: text[key] for key in ("model_type", *_SIZES) if text.get(key) is not None}
-    return {"model": sizes}
+    # without model_type, which transformers may change for the part of a multimodal model that decodes text
+    return {"model": {key: text[key] for key in _SIZES if text.get(key) is not None}}
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:

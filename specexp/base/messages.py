@@ -110,15 +110,19 @@ def nested_hint(name: str, allowed: Iterable[object]) -> str:
     return f"; a file nests its keys: {first}: {{" + ": {".join(inner) + ": ..." + "}" * len(inner)
 
 
-def colon_hint(text: str) -> str:
+def colon_hint(text: str, allowed: Iterable[object] | None = None) -> str:
     """Return a hint if a text looks like a key and its value without the colon between them; else an empty text.
+
+    ``allowed`` are the possible keys; None if any is possible.
 
     Example:
         >>> colon_hint("length 3"), colon_hint("Chain")
         ("; a colon is missing: write 'length: 3'", '')
     """
     key, space, value = text.partition(" ")
-    return f"; a colon is missing: write {f'{key}: {value.strip()}'!r}" if space and key.isidentifier() else ""
+    found = space and key.isidentifier() and (allowed is None or key in allowed)
+    right = f"{key}: {value.strip(': ')}"
+    return f"; a colon is missing: write {right!r}" if found else ""
 
 
 _KINDS = {"int": "an integer", "float": "a number", "positive_integer": "an integer >= 1", "amount": "a number >= 0",

@@ -148,7 +148,7 @@ class Checker:
             found = find_part(base, name)
             if found is None:
                 named = did_you_mean(name, part_names(base)) or "; write its module too: my_package.Name"
-                hint = colon_hint(name) or named
+                hint = colon_hint(name, ("class_path", "init_args")) or named
                 raise _refused_class(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)

@@ -39,12 +39,14 @@ OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("minutes", "n-trials", "storage", "cold", "require-gain")
 _USERS = {
     "record": ("record", "why"),
+    "record.to": ("record", "what_if", "profile"),
     "profile": ("profile", "why"),
+    "profile.to": ("profile",),
     "sweep": ("sweep", "record", "dashboard"),
     "verify": ("verify",),
     "fit": ("fit",),
 }
-"""The commands that use a section which the other commands ignore."""
+"""The commands that use a section, or a key of it, which the other commands ignore."""
 _TO_REPLAY = "record.to"
 """Every command reads it in a replay: the folder of the recording."""
 STARTS_OVER = "run the same command again to start over"
@@ -142,7 +144,7 @@ def run_command(
 
 
 def _read(given: Sequence[str], short: Mapping[str, str], usage: str, load: Load) -> Config:
-    command = "".join(usage.split()[3:4]).removeprefix("specexp.")  # after "usage: python -m"
+    command = "".join(usage.split()[3:4])  # after "usage: python -m"
     if given[0].startswith("--"):
         options = re.findall(r"--[a-z-]+", usage)
         near = did_you_mean(given[0], options)
@@ -166,13 +168,13 @@ def _read(given: Sequence[str], short: Mapping[str, str], usage: str, load: Load
             ]
             hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is unknown{hint}")
-        if dot and dotted != _TO_REPLAY:
-            _check_used(dotted, command)
     values: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
         if dotted != "compose" and repr(earlier) != repr(value):
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be given once, got {earlier!r} and {value!r}")
+        if value is not None and dotted != _TO_REPLAY:
+            _check_used(dotted, command)
     config, lines = with_recognized_fields(with_artifact(load(given[0], overrides)))
     if _PRINT_CONFIG not in given:
         for line in lines:
@@ -186,8 +188,9 @@ def _read(given: Sequence[str], short: Mapping[str, str], usage: str, load: Load
 
 def _check_used(dotted: str, command: str) -> None:
     """Raise ConfigError for an override of a section that the command ignores."""
-    users = _USERS.get(dotted.partition(".")[0], (command,))
-    if command not in users:
+    package, _, name = command.partition(".")
+    users = _USERS.get(dotted, _USERS.get(dotted.partition(".")[0], (name,)))
+    if package == "specexp" and name not in users:
         commands = ", ".join(f"specexp.{name}" for name in users)
         raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because it is used only by {commands}")
 
@@ -221,7 +224,7 @@ def _named_as_typed(typed: Sequence[str], short: Mapping[str, str]) -> Iterator[
     def renamed(error: ConfigError) -> ConfigError:
         sentence = str(error)
         for key, name in names.items():
-            sentence = re.sub(rf"(?<![\w.-])(--)?{re.escape(key)}(?!\.?\w)", name, sentence)
+            sentence = re.sub(rf"(?<![\w./-])(--)?{re.escape(key)}(?![\w/]|\.\w)", name, sentence)
         return ConfigError(sentence)
 
     with restated(ConfigError, renamed):

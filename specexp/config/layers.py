@@ -336,7 +336,7 @@ def _place_and_problem(error: Exception, lines: Sequence[str]) -> tuple[int | No
     if problem.startswith("could not find expected ':'") and key is not None:
         place = key.line
         found = _COLONLESS.fullmatch(lines[place])
-    elif problem.startswith("mapping values are not allowed"):
+    elif problem.startswith("mapping values are not allowed") and ":" not in lines[mark.line][: mark.column]:
         place = next((number for number in range(mark.line - 1, -1, -1) if lines[number].strip()), 0)
         found = _COLONLESS.fullmatch(lines[place])
     if found is None:

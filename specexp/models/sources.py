@@ -20,7 +20,7 @@ PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _INDEX = "model.safetensors.index.json"
 _PATIENCE_SECONDS = 5.0  # timeout for one hub request; by default, the client retries for most of a minute
-NEEDS_BLOCKS = "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
+NEEDS_BLOCKS = "mode 'packed' needs a GGUF file as the target, such as smollm2, in bfloat16; or name mode compiled"
 
 
 class PairError(ValueError):
@@ -191,7 +191,8 @@ def _damage(folder: Path) -> str:
     if not files:
         return "has no weights: copy its .safetensors files into the folder"
     try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(json.loads((folder / "config.json").read_text(encoding="utf-8")), dict):
+            raise ValueError("it must hold a mapping")
     except (OSError, ValueError) as error:
         return f"has a config.json that cannot be read: {first_line(error)}"
     try:

@@ -58,7 +58,12 @@ class Drafts(NamedTuple):
 
         vLLM counts those too. The first token is the prompt pass's, and every step but the last adds one token.
         """
-        return self._replace(accepted=min(self.accepted, max(0, tokens - self.steps)))
+        accepted = min(self.accepted, max(0, tokens - self.steps))
+        excess, kept = self.accepted - accepted, [*self.accepted_at]
+        for at in reversed(range(len(kept))):  # they are the deepest ones
+            kept[at] -= (taken := min(excess, kept[at]))
+            excess -= taken
+        return self._replace(accepted=accepted, accepted_at=tuple(kept))
 
     @classmethod
     def sum(cls, found: Sequence[Drafts]) -> Drafts:

@@ -155,8 +155,10 @@ def _size_remarks(experiment: Config, settings: Sweep) -> Iterator[str]:
     if settings.confirm is not None:
         most = with_prompts_of(experiment, "confirm").get("data.max_prompts")
         if most is not None and most < FEWEST_PROMPTS:
-            at = f"{experiment.source_of(('sweep', 'confirm', 'data', 'max_prompts'))}: sweep.confirm.data.max_prompts"
-            yield f"{at} is {most}, but a verdict needs at least {FEWEST_PROMPTS} prompts."
+            own = experiment.has("sweep.confirm.data.max_prompts")
+            key = "sweep.confirm.data.max_prompts" if own else "data.max_prompts"
+            source = experiment.source_of(tuple(key.split(".")))
+            yield f"{source}: {key} is {most}, but a verdict needs at least {FEWEST_PROMPTS} prompts."
     if settings.minutes is not None and 60 * settings.minutes <= AFTER_SECONDS:
         at = f"{experiment.source_of(('sweep', 'minutes'))}: sweep.minutes"
         yield f"{at} is {settings.minutes:g}, but the end of a study alone may take {AFTER_SECONDS:.0f} s."

@@ -78,6 +78,7 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
 def _check_ends(config: StudyConfig, sweep: Sweep, refusal: Callable[[Mapping[str, Any]], str | None]) -> None:
     """Raise ConfigError for an end of a range, or a choice, that cannot be built where another value of its key can.
 
+    An end is the lowest or highest value that can be drawn, given ``step`` and ``at_most``.
     It is tried in each composition of whole parts, with all other numbers at their lowest and at their highest.
     """
     drawn = [] if FUNCTION in sweep.space else [*branches(config, sweep)]
@@ -87,11 +88,12 @@ def _check_ends(config: StudyConfig, sweep: Sweep, refusal: Callable[[Mapping[st
         if isinstance(entry, Categorical):
             values = {f"choices.{number}": value for number, value in enumerate(entry.by_label.values())}
         else:
-            values = {"low": entry.low, "high": entry.high}
+            values = {"low": _Fixed({}, 0), "high": _Fixed({}, 1)}
         wrong: dict[str, str] = {}
         for name, value in values.items():
             for overrides in (one for one in drawn if key in one):
-                if (why := refusal({**overrides, key: value})) is None:
+                drawn_value = value if isinstance(entry, Categorical) else entry.suggest(value, key, overrides)
+                if (why := refusal({**overrides, key: drawn_value})) is None:
                     wrong.pop(name, None)
                     break
                 wrong.setdefault(name, why)
@@ -134,8 +136,8 @@ class _Fixed:
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._labels.get(name, choices[-self._end])
 
-    def suggest_int(self, name: str, low: int, high: int, **how: Any) -> int:
-        return (low, high)[self._end]
+    def suggest_int(self, name: str, low: int, high: int, step: int = 1, **how: Any) -> int:
+        return (low, low + (high - low) // step * step)[self._end]
 
     def suggest_float(self, name: str, low: float, high: float, **how: Any) -> float:
         return (low, high)[self._end]

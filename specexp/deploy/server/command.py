@@ -20,7 +20,7 @@ from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 from specexp.engines.openai_client import KEY
 from specexp.models.smollm2 import SMOLLM2
-from specexp.models.sources import PairError, checked_sources
+from specexp.models.sources import PairError, checked_sources, sources_of
 from specexp.servers.options import json_object
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
 _OPTIONS: tuple[tuple[str, Callable[[str], Any], Any, str, str], ...] = (
     ("target", str, None, "MODEL", "a hub id or a folder; default: the artifact's, if it is smollm2 or stdlib"),
-    ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
+    ("draft", str, None, "MODEL", "the draft's hub id or folder, or smollm2; the target stdlib has its own"),
     ("target-dtype", str, None, "DTYPE",
      "bfloat16, float16 or float32; default: the artifact's dtype, or bfloat16 if it records none"),
     ("draft-dtype", str, None, "DTYPE", "bfloat16, float16 or float32; default: float32"),
@@ -81,12 +81,14 @@ def _run(options: argparse.Namespace) -> int:
         if given is not None and not _takes_draft(artifact):
             why = f"{artifact.folder} drafts without a draft model"
             print(f"warning: {name} {given} is not used, since {why}", file=sys.stderr)
+    options.target = options.target or _target_of(artifact)
+    if sources_of(options.target, options.draft)[1] is None and _takes_draft(artifact):
+        raise ConfigError(f"--draft must be the draft model with which {artifact.folder} drafts")
     missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
     if missing:
         return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
     from specexp.deploy.server.http_server import listen
 
-    options.target = options.target or _target_of(artifact)
     with listen(options.host, options.port) as listener:
         target, _ = checked_sources(options.target, options.draft, options.mode)
         with _blamed_target(options.target):  # before torch is imported, which takes seconds
@@ -145,6 +147,9 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--deadline must be a number of seconds > 0, got {options.deadline:g}")
     if options.drain is not None and not 0 <= options.drain < inf:
         raise ConfigError(f"--drain must be a number of seconds >= 0, got {options.drain:g}")
+    if options.drain is not None and options.drain > options.deadline:
+        why = f"{options.deadline:g}, at which a request ends anyway"
+        raise ConfigError(f"--drain must be at most --deadline, {why}, got {options.drain:g}")
     if options.save_state is not None:
         check_expanded(options.save_state, ConfigError("--save-state"))
         check_writable(Path(options.save_state), ConfigError("--save-state"))
@@ -159,6 +164,7 @@ def _serve(
 ) -> int:
     import torch
 
+    from specexp.core.cache import context_limit
     from specexp.deploy.server.app import Server
     from specexp.deploy.server.http_server import HttpServer
     from specexp.deploy.server.loading import decoding_thread_of, save_state
@@ -181,6 +187,9 @@ def _serve(
             f"--save-state {options.save_state}: no part of {artifact.folder} keeps learned state between requests: "
             "leave the option out"
         )
+    most = context_limit(pair.target.config)
+    if options.max_prompt is not None and options.max_prompt > most:
+        raise ConfigError(f"--max-prompt must be at most {most}, the model's context, got {options.max_prompt}")
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
     with restated(ValueError, lambda error: ConfigError(f"--chat-template-kwargs: {first_line(error)}")):
         texts = Texts(pair.tokenizer, options.chat_template_kwargs)

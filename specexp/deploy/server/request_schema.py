@@ -101,6 +101,13 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     for name in names.split()
 }
 """Unsupported fields, each with the neutral values that are accepted and ignored."""
+_INSTEAD = {
+    **{f"guided_{form}": f"use structured_outputs: {{{form}: ...}}" for form in ("json", "regex", "choice", "grammar")},
+    "functions": "use tools",
+    "messages": "send it to /v1/chat/completions",
+    "prompt": "send it to /v1/completions",
+}
+"""What to do instead of sending a field."""
 
 
 class StreamOptions(Section):
@@ -159,8 +166,11 @@ class GenerationRequest(Section):
         for name, neutral in unsupported.items():
             value = body.get(name)
             if value is not None and value not in neutral:
-                sentence = f"{name} is not supported by this server, got {shown(value)}; leave it out"
-                raise RequestError(400, sentence, name)
+                instead = _INSTEAD.get(name, "leave it out")
+                raise RequestError(400, f"{name} is not supported by this server, got {shown(value)}; {instead}", name)
+        for name in ("messages", "prompt"):
+            if name in body and name not in cls.model_fields:
+                raise RequestError(400, f"{name} does not belong here; {_INSTEAD[name]}", name)
         return {name: value for name, value in body.items() if name not in unsupported and name not in _IGNORED}
 
     @model_validator(mode="after")
