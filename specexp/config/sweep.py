@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from specexp.artifacts import StudyKind
 from specexp.base.checked import PartOf, Section, import_object, refusal
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, shown
 
 METHOD = "method"
 """The key in ``sweep.space`` that chooses a whole method: a drafter with its builder and controller."""
@@ -210,7 +211,17 @@ class Suggested(Section):
         return f"{self.call}, source {hashlib.sha256(source.encode()).hexdigest()[:8]}"
 
 
-SpaceEntry = Annotated[IntRange | FloatRange | Categorical | Suggested, Field(discriminator="type")]
+def _no_list(value: Any) -> Any:
+    """Return a value that is not a list unchanged. A list, which many write for choices, raises PydanticCustomError."""
+    if isinstance(value, list):
+        sentence = " must be a mapping, such as {example}, got a list"
+        raise PydanticCustomError("sentence", sentence, {"example": f"{{type: categorical, choices: {shown(value)}}}"})
+    return value
+
+
+SpaceEntry = Annotated[
+    IntRange | FloatRange | Categorical | Suggested, Field(discriminator="type"), BeforeValidator(_no_list)
+]
 
 
 def _is_named(choice: Any) -> bool:

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import specexp
 from specexp.artifacts import ArtifactError, fingerprint, set_alias, store
+from specexp.artifacts.fingerprint import first_difference, saved_sizes
 from specexp.builders import StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.drafters import TokenRecycling
@@ -209,3 +210,8 @@ def test_the_sizes_of_a_saved_model_are_refused_by_its_config_alone(bound, tmp_p
     bound.check_saved("org/model")  # elsewhere; compared when it is loaded
     with pytest.raises(ArtifactError, match="hidden_size is 16, but the given model has 32"):
         bound.check_saved(str(tmp_path / "saved32"))
+    for unreadable in ('{"broken', "[]"):  # named by the check of the model itself
+        (tmp_path / "saved32/config.json").write_text(unreadable)
+        bound.check_saved(str(tmp_path / "saved32"))
+    named = {**model(16).config.to_dict(), "model_type": "of_the_whole"}  # a multimodal model's text part has another
+    assert first_difference(bound.fingerprint, saved_sizes(named)) is None

@@ -103,6 +103,12 @@ SPOILT = [
     # configurations
     spoil(of_type("llamma"), "'model' ... llamma"),
     spoil(written("model/config.json", '{"model_type": '), "has a config.json that cannot be read: Expecting value"),
+    spoil(
+        written("model/config.json", '{"model_type": '),
+        "has a config.json that cannot be read: Expecting value",
+        f"{TYPED} --artifact smollm2:tree",
+    ),
+    spoil(written("model/config.json", "[]"), "has a config.json that cannot be read: it must hold a mapping"),
     spoil(changed(model_type="mine", auto_map={"AutoConfig": "mine.Config"}), "custom code"),
     spoil(changed(num_attention_heads=5), "32 ... (5)"),
     # models that take no tree passes

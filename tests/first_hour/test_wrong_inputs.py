@@ -29,6 +29,9 @@ DAMAGED = {**kept("static-tree", "damaged"), "damaged/tree.json": b"[[0],[2],[0,
 CHANGED = kept("static-tree", "changed")
 CHANGED["changed/artifact.json"] = CHANGED["changed/artifact.json"].replace(b'"static-tree"', b'"static-three"')
 CONFIRMED = SWEEP.replace("confirm: null", "confirm: {data: {max_prompts: 2}}")
+LOOKS = FILE.replace("TokenRecycling", "{class_path: PromptLookup, init_args: {max_ngram: 3}}")
+LONGEST = "drafter.init_args.max_ngram: {type: int, low: 1, high: 3}"
+SHORTEST = "drafter.init_args.min_ngram: {type: int, low: 1, high: 8, at_most: drafter.init_args.max_ngram}"
 LAYERS = (
     FILE.replace("TokenRecycling", "{class_path: EarlyExit, init_args: {layers: 1}}")
     + "sweep: {space: {drafter.init_args.layers: {type: int, low: 1, high: 30}}, confirm: null}\n"
@@ -62,6 +65,8 @@ FILES = [
     ),
     file("builder:\n  class_path Chain\n", "builder.class_path ... a colon is missing: write 'class_path: Chain'"),
     file("generation:\n  seed 3\n", "generation must be a mapping, got 'seed 3'; a colon is missing: write 'seed: 3'"),
+    file("baselines:\n  - plain\nname: a: b\n", "mine.yaml, line 3: not valid YAML (mapping values are not allowed"),
+    dry("--drafter.class_path 'prompt lookup'", "no Drafter is called 'prompt lookup'; did you mean 'PromptLookup'?"),
     file("drafter A", "mine.yaml is a str ... a colon is missing: write 'drafter: A'"),
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
@@ -197,6 +202,7 @@ VALUES = [
     dry("--pair.target_dtype bfloat", "target_dtype ... 'bfloat' ... bfloat16"),
     Row("run mine.yaml --data.max_prompts 99 --dry-run", "max_prompts is 99, but only 6 prompts remain.", code=0),
     Row("profile mine.yaml --profile.prompts 9 --dry-run", "profile.prompts is 9, but only 2 prompts remain.", code=0),
+    dry("--profile '{prompts: 9}'", "--profile must be left out, because it is used only by specexp.profile"),
     dry("--profile.prompts 9", "--profile.prompts must be left out, because it is used only by specexp.profile"),
     Row(
         "run sweep.yaml --sweep.n_trials 9",
@@ -239,7 +245,7 @@ STUDIES = [
     study("--sweep.constraints.max_draft_nodes 0", "sweep.constraints.max_draft_nodes must be >= 1, got 0"),
     file(
         FILE + "sweep: {space: {builder.init_args.length: [1, 2]}}\n",
-        "sweep.space.builder.init_args.length must be a mapping, got [1, 2]",
+        "length must be a mapping, such as {type: categorical, choices: [1, 2]}, got a list",
         "sweep",
     ),
     study(
@@ -255,6 +261,13 @@ STUDIES = [
     ),
     Row("sweep drafted.yaml --drafter.init_args.k 4 --dry-run", "study drafted", {"drafted.yaml": DRAFTED}, 0),
     study("--builder.init_args.length 2", "--builder.init_args.length must be left out or sweep.space changed"),
+    dry("--sweep '{n_trials: 3}'", "--sweep must be left out, because it is used only by specexp.sweep"),
+    Row(
+        "sweep stepped.yaml --dry-run",
+        "study stepped",
+        {"stepped.yaml": f"{LOOKS}sweep: {{space: {{{LONGEST}, {SHORTEST}}}, confirm: null}}\n"},
+        0,
+    ),
     study("--record.to place", "command line: --record.to must be left out, because it is used only by specexp.record"),
     file(LAYERS, "layers.high: EarlyExit: layers must be from 1 to 7, got 30 (the target has 8)", "sweep"),
     Row(

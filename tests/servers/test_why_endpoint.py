@@ -140,6 +140,12 @@ def test_tokens_after_the_end_of_an_answer_were_not_accepted(tokens, steps, coun
     assert Drafts(steps, 8 * steps, counted).within(tokens).accepted == accepted
 
 
+def test_the_deepest_positions_are_those_after_the_end() -> None:
+    found = Drafts(2, 16, 16, (2,) * 8, (2,) * 8).within(11)
+    assert found.accepted == sum(found.accepted_at) == 9
+    assert found.accepted_at == (2, 2, 2, 2, 1, 0, 0, 0)
+
+
 def test_counts_without_positions_give_the_rate(explain) -> None:
     found = explain(*FREE, "--counters", "timings")
     assert "% of its 4.0 drafted tokens per step are accepted" in found["answer"]

@@ -175,6 +175,8 @@ UNSUPPORTED = [
     ({"sequence": 1.5}, "sequence must be a text or an integer, got 1.5"),
     ({"sequence": 3}, "seed must be given if sequence is set"),
     ({"stream_options": {"include_usage": True}}, "stream must be true if stream_options are set"),
+    ({"guided_json": {}}, "guided_json is not supported by this server, got {}; use structured_outputs: {json: ...}"),
+    ({"messages": []}, "messages does not belong here; send it to /v1/chat/completions"),
     ({"completely_different": 1}, "completely_different is unknown; allowed are"),
 ]
 
