@@ -390,7 +390,13 @@ def with_artifact(config: Config) -> Config:
     with restated(ArtifactError, lambda error: config.checker.error(("pair", "target"), f"{wrong}: {error}")):
         artifact.check_saved(sources_of(config.pair.target)[0])  # before torch is imported, which takes seconds
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
-    found = config.with_overrides({**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
+    without = config.layers.copy()
+    without.values.pop("arms", None)  # an override would be merged with them
+    found = Config(without, config.file, config, ("arms",))
+    found = found.with_overrides({**parts, "artifact": None, "sweep": None}, str(path))
+    for dotted, _ in config.typed:
+        if dotted.partition(".")[0] in parts and found.get(dotted, None) != config.get(dotted, None):
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be left out, because the artifact sets it otherwise")
     found.artifact = str(path)
     check_samples(found)
     return found

@@ -18,6 +18,8 @@ from specexp.config.schema import Pair
 # sections that do not change the models, prompts and parts of a later command
 _OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
                    "trust"}  # fmt: skip
+# sections that an artifact replaces; it need not have a verifier
+_OF_AN_ARTIFACT = ("drafter", "builder", "controller", "execution", "arms")
 # keys of pair that are also options of a deployment
 _MODEL_KEYS = ("target", "draft", "target_dtype", "draft_dtype", "device", "mode")
 
@@ -45,7 +47,8 @@ class Invocation:
 
 def experiment_again(given: Invocation, changed: Mapping[str, Any] | None = None) -> list[str]:
     """Return arguments for the same experiment: its file, and its command-line overrides updated with ``changed``."""
-    typed = {key: value for key, value in given.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
+    others = {*_OTHER_SECTIONS, *(_OF_AN_ARTIFACT if "artifact" in (changed or {}) else ())}
+    typed = {key: value for key, value in given.typed if key.partition(".")[0] not in others}
     overrides = {**typed, **(changed or {})}
     return [given.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 

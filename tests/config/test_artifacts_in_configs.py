@@ -98,9 +98,10 @@ PARTS = {
 }
 
 
-def test_its_parts_replace_those_of_the_file_and_its_search(tmp_path):
+def test_its_parts_replace_those_of_the_file_its_arms_and_its_search(tmp_path):
     save_artifact(tmp_path / "found", "composition", {"parts.json": PARTS})
-    config = with_artifact(load_config(FILE, ["--artifact", str(tmp_path / "found")]))
+    config = with_artifact(load_config(FILE, ["--artifact", str(tmp_path / "found"), "--arms.a", "{}"]))
+    assert config.get("arms") == {}
     assert config.get("drafter.init_args.min_ngram") == 2
     assert config.get("builder.init_args.length") == 5
     assert config.get("verifier.init_args.temperature") == 0.3
@@ -128,3 +129,12 @@ def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, message):
     path = made.get(kind) or save(tmp_path, kind)
     with pytest.raises(ConfigError, match=f"artifact: .*{message}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))
+
+
+def test_a_typed_part_that_an_artifact_sets_otherwise_is_refused(tmp_path):
+    save_artifact(tmp_path / "found", "composition", {"parts.json": PARTS})
+    typed = ["--artifact", str(tmp_path / "found"), "--verifier.class_path", "KeyedSampling"]
+    same = with_artifact(load_config(FILE, [*typed, "--verifier.init_args.temperature", "0.3"]))
+    assert same.get("verifier.init_args.temperature") == 0.3
+    with pytest.raises(ConfigError, match=r"--verifier\.init_args\.temperature must be left out, because"):
+        with_artifact(load_config(FILE, [*typed, "--verifier.init_args.temperature", "0.8"]))
