@@ -21,7 +21,6 @@ from specexp.artifacts.store import read_artifact
 from specexp.base.messages import restated
 from specexp.config.artifacts import load_artifact
 from specexp.config.named_artifacts import local
-from specexp.core.cache import context_limit
 from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds, options
@@ -124,6 +123,8 @@ class VLLM(HttpEngine):
 
     @override
     def check(self, pair: ModelPair, longest: int) -> None:
+        from specexp.core.cache import context_limit
+
         if longest > self.max_model_len:
             why = f"{longest}, the tokens of the longest prompt and its answer, got {self.max_model_len}"
             raise EngineError(f"VLLM: max_model_len must be at least {why}")

@@ -109,8 +109,12 @@ def test_a_draft_of_another_origin_runs_compiled():
 @pytest.mark.parametrize(
     ("target", "dtype", "sentence"),
     [
-        ("stdlib", "bfloat16", "mode 'packed' needs a GGUF file as the target, in bfloat16"),
-        (written("Llama", "q8_0", **SIZES), "float32", "mode 'packed' needs a GGUF file as the target, in bfloat16"),
+        ("stdlib", "bfloat16", "mode 'packed' needs a GGUF file as the target, such as smollm2, in bfloat16"),
+        (
+            written("Llama", "q8_0", **SIZES),
+            "float32",
+            "mode 'packed' needs a GGUF file as the target, such as smollm2, in bfloat16",
+        ),
     ],
     ids=["no file", "float32"],
 )

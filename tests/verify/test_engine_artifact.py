@@ -9,6 +9,7 @@ from specexp.commands.engine_artifact import engine_experiment
 from specexp.commands.verify import main
 from specexp.config import load_config
 from specexp.config.artifacts import save_artifact
+from specexp.engines.engine import NOT_INSTALLED
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 3}
@@ -96,11 +97,9 @@ def test_settings_of_a_study_of_the_engine_run_as_they_were_measured(measured, t
     assert json.dumps(NGRAMS) in words.read_text()
 
 
-def test_an_artifact_does_not_choose_the_program_but_the_answer_names_it(
-    measured, tmp_path, monkeypatch, capsys
-) -> None:
+def test_an_artifact_chooses_no_program_but_the_answer_names_it(measured, monkeypatch, capsys) -> None:
     folder, _, program = measured
-    monkeypatch.chdir(tmp_path)  # where vLLM is not installed
+    monkeypatch.setattr("specexp.engines.vllm._version", lambda python: NOT_INSTALLED)
     assert main([folder, "--for", "vllm"]) == 2
     sentence = f"Its study was measured with another program: repeat with --engine.init_args.python {program}\n"
     assert capsys.readouterr().err.endswith(sentence)

@@ -107,7 +107,7 @@ _INSTEAD = {
     "messages": "send it to /v1/chat/completions",
     "prompt": "send it to /v1/completions",
 }
-"""What to do instead of sending a field."""
+"""Advice that replaces ``leave it out``, by field."""
 
 
 class StreamOptions(Section):

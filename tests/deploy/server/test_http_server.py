@@ -123,7 +123,7 @@ def test_state_is_saved_before_clients_that_do_not_read_are_waited_for_and_they_
     server, connections = serve(tiny, lanes=16), []
     own = HttpServer(server, 60, lambda: connections.append(len(own.server_state.connections)))
     with started(server, own, 4096) as address, stuck(address):
-        wait_for(lambda: running_lanes(address) > 0, 20)
+        wait_for(lambda: running_lanes(address) > 0)
         own.handle_exit(signal.SIGTERM, None)
         wait_for(lambda: connections, 60)
     assert connections == [1]
