@@ -381,7 +381,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         hint = next((f"; did you mean {one!r}?" for one in choices if one in _OFF), "")
     if "mapping" in wanted and isinstance(value, str):
         hint = colon_hint(value)
-    if choices and isinstance(value, bool):
+    if isinstance(value, bool) and (choices or "text" in wanted):
         hint = f" (YAML reads {'on and yes' if value else 'off and no'} as {str(value).lower()}){hint}"
     return key, f" must be {wanted}, got {'null' if value is None else shown(value)}{hint}"
 

@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _join(given: Sequence[Path], page: Path) -> int:
     check_writable(page.parent, ConfigError(f"--output {page}"))
+    if page.is_file() and BLOCK.search(page.read_text(encoding="utf-8", errors="replace")) is None:
+        raise ConfigError(f"--output must be a new file or an earlier page of results, got {page}")
     for number, file in enumerate(given):
-        if page.exists() and file.exists() and page.samefile(file):
-            raise ConfigError(f"--output must not be one of the FILEs, which it would replace, got {page}")
         if file.resolve() in [one.resolve() for one in given[:number]]:
             raise ConfigError(f"each FILE must be given once, got {file} twice")
     found = [_read(file) for file in given]

@@ -207,7 +207,10 @@ def _damage(folder: Path) -> str:
         try:
             size = file.stat().st_size
             with file.open("rb") as opened:
-                length = int.from_bytes(opened.read(8), "little")
+                start = opened.read(8)
+                if start == b"version ":  # as a clone without git-lfs leaves it
+                    return f"has a pointer of Git LFS instead of {file.name}: run git lfs pull in its folder"
+                length = int.from_bytes(start, "little")
                 header = json.loads(opened.read(length)) if length < size else {}
             ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
         except OSError as error:  # such as a link to nothing in the hub's cache

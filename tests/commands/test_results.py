@@ -67,8 +67,10 @@ def test_a_page_neither_replaces_a_table_nor_has_it_twice(tmp_path, capsys):
     file = written(tmp_path / "one", "one CPU")
     before = Path(file).read_text()
     assert main([file, "--output", file]) == 2
-    assert f"--output must not be one of the FILEs, which it would replace, got {file}" in capsys.readouterr().err
+    assert f"--output must be a new file or an earlier page of results, got {file}" in capsys.readouterr().err
     assert Path(file).read_text() == before
+    assert main([file, "--output", str(tmp_path / "all.html")]) == 0
+    assert main([file, "--output", str(tmp_path / "all.html")]) == 0, "an earlier page is replaced"
     assert main([file, file, "--output", str(tmp_path / "all.html")]) == 2
     assert f"each FILE must be given once, got {file} twice" in capsys.readouterr().err
 

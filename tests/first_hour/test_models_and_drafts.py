@@ -91,7 +91,9 @@ def spoil(change: Spoil, sentence: str, typed: str = TYPED) -> tuple[Spoil, Row]
     return change, Row(typed, f"command line: pair.target ... {sentence}")
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 SPOILT = [
+    spoil(written("model/model.safetensors", POINTER), "has a pointer of Git LFS instead of model.safetensors: run"),
     # names and files
     spoil(lambda folder: None, "but it is another file", TYPED.replace("model ", "model/model.safetensors ")),
     spoil(

@@ -189,6 +189,7 @@ VALUES = [
     dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
+    dry("--question no", "question must be a text, got False (YAML reads off and no as false)"),
     dry("--tracking.mode off", "'online', 'offline' or 'disabled', got False (YAML reads off ... mean 'disabled'?"),
     dry("--tracking.mode '\"off\"'", "'online', 'offline' or 'disabled', got 'off'; did you mean 'disabled'?"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
