@@ -72,10 +72,15 @@ def engine_experiment(engine: str, reference: str, overrides: Sequence[str] = ()
 
 def program_options(config: Config) -> list[str]:
     """Return the options that start the engine by its study's program, which an artifact does not choose by itself."""
-    measured_with = (read_artifact(local(config.artifact)).provenance["config"]["engine"] or {}).get("init_args") or {}
+    measured_with = _measured_with(read_artifact(local(config.artifact)))
     found = [(key, str(measured_with[key])) for key in _PROGRAMS if key in measured_with]
     there = [(key, path) for key, path in found if Path(path).is_absolute() and Path(path).exists()]
     return [word for key, path in there for word in (f"--engine.init_args.{key}", path)]
+
+
+def _measured_with(artifact: Artifact) -> Mapping[str, Any]:
+    """Return the arguments of the engine in an artifact's study; empty if our loop decoded."""
+    return (artifact.provenance["config"]["engine"] or {}).get("init_args") or {}
 
 
 def export_options(engine: str, artifact: Artifact, draft: str | None) -> dict[str, str]:
@@ -96,8 +101,8 @@ def _engine(engine: str, artifact: Artifact, pair: Mapping[str, Any]) -> dict[st
         )
     content = yaml.safe_load(shipped(f"sweeps/{STUDIED[engine]}").read_text(encoding="utf-8"))
     part = engine_part(engine, content["engine"], None, pair["device"])
-    measured_with = (artifact.provenance["config"]["engine"] or {}).get("init_args") or {}
-    arguments = part["init_args"] | {key: value for key, value in measured_with.items() if key not in _PROGRAMS}
+    others = {key: value for key, value in _measured_with(artifact).items() if key not in _PROGRAMS}
+    arguments = part["init_args"] | others
     form = all_formats()[engine]()
     options = export_options(engine, artifact, sources_of(pair["target"], pair["draft"])[1])
     drafters = " or ".join(ENGINES[engine].drafters)

@@ -17,8 +17,6 @@ STUDIED = {"vllm": "vllm.yaml", "llama-cpp": "llama_cpp.yaml", "openvino": "open
 """The search spaces in ``sweeps`` by the engine's name; specexp starts no other engine of an export."""
 _DRAFT_KEYS = {"vllm": "model", "llama-cpp": "spec_draft_model"}
 """The setting that names the draft model; OpenVINO GenAI drafts with the pair's."""
-PYTHON = ".vllm/bin/python"
-"""vLLM's interpreter, where the documentation installs it."""
 _SETTINGS = "engine.init_args.settings."
 
 
@@ -76,12 +74,18 @@ def engine_part(engine: str, one: Mapping[str, Any], draft: str | None, device: 
         arguments["threads"] = usable_cores().number
     if "eager" in arguments and device != "cpu":
         del arguments["eager"]  # compiled on a GPU, as it is deployed
-    if engine == "vllm" and (python := Path(PYTHON)).exists():
-        arguments["python"] = str(python.absolute())  # resolved, it would leave its environment
+    if engine == "vllm" and (python := vllm_python()):
+        arguments["python"] = python
     key = _DRAFT_KEYS.get(engine)
     if (settings := arguments.get("settings")) and key in settings and settings.get("method") != "custom_class":
         arguments["settings"] = {**settings, key: draft}
     return {**one, "init_args": arguments}
+
+
+def vllm_python() -> str | None:
+    """Return vLLM's interpreter if it is installed where the documentation does it; otherwise None."""
+    python = Path(".vllm/bin/python")
+    return str(python.absolute()) if python.exists() else None  # resolved, it would leave its environment
 
 
 def _is_usable(engine: str, one: Mapping[str, Any], target: str, draft: str | None) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from specexp.base.messages import counted, restated, shown
-from specexp.commands.engine_study import PYTHON, STUDIED, EngineStudy, engine_study
+from specexp.commands.engine_study import STUDIED, EngineStudy, engine_study, vllm_python
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -405,12 +405,8 @@ python -m specexp.sweep experiment.yaml --dry-run         # everything but the w
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
 """
     if given.engine in STUDIED:
-        python = Path(PYTHON).absolute()
-        own = (
-            f" --engine.init_args.python {shlex.quote(str(python))}"
-            if given.engine == "vllm" and python.exists()
-            else ""
-        )
+        python = vllm_python() if given.engine == "vllm" else None
+        own = f" --engine.init_args.python {shlex.quote(python)}" if python else ""
         return f"""# The fastest speculation of {given.engine} with `{given.target}`
 {commands}python -m specexp.verify {artifacts}/best-tree --for {given.engine}{own}  # is its output the same without?
 python -m specexp.export {artifacts}/best --to {given.engine}  # if it is faster: its settings, a server

@@ -24,7 +24,7 @@ from typing_extensions import override
 from specexp.base.kernels import has_amx
 from specexp.base.messages import counted, restated
 from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of, wrong_address
+from specexp.engines.openai_client import COMPLETIONS, Streamed, accepted_in, complete, model_of, wrong_address
 from specexp.engines.server import StartedServer, filled, free_port
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.gguf import gguf_metadata, is_gguf
@@ -163,8 +163,7 @@ class _Endpoint(RunningEngine):
         arrivals = len(found.times) + (bool(found.token_ids) and tokens[-1] in eos)
         speculation = found.speculation
         accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
-        # vLLM counts drafts behind the end too; every step but the last adds a token of its own
-        accepted = min(accepted, max(0, len(tokens) - speculation.get("num_spec_steps", 0)))
+        accepted = accepted_in(len(tokens), speculation.get("num_spec_steps", 0), accepted)
         count, first = found.tokens or len(tokens), 1
         if not found.token_ids:  # token ids arrive one by one, but text in pieces of several tokens
             first = round(self._tokens_within(found.first, found.text) * count / len(tokens))

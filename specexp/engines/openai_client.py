@@ -154,6 +154,14 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
     return found[0]
 
 
+def accepted_in(tokens: int, steps: int, accepted: int) -> int:
+    """Return how many of a request's accepted drafts are in its answer of ``tokens`` tokens, after ``steps`` drafts.
+
+    vLLM counts those behind the end too. The first token is the prompt pass's, and every step but the last adds one.
+    """
+    return min(accepted, max(0, tokens - steps))
+
+
 def prompt_fields(prompt: str, chat: bool) -> dict[str, Any]:
     """Return the request fields of a prompt: a text, or a chat message to which the server applies its template."""
     return {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}

@@ -22,6 +22,7 @@ Least = Annotated[int, Field(ge=0, le=1024)]
 
 
 _OF_A_DRAFT_MODEL = ("draft_tensor_parallel_size", "max_model_len", "use_heterogeneous_vocab", "parallel_drafting")
+"""vLLM's fields that only a draft model or head has."""
 
 
 class SettingsError(ValueError):

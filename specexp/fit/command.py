@@ -230,11 +230,12 @@ def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = T
 def _check_trainer_here(given: dict[str, Any], checker: Checker) -> None:
     """Raise ConfigError if Lightning rejects arguments of its Trainer on this machine."""
     import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
     from specexp.bench.trainer import quiet_libraries, refused_trainer
 
     quiet_libraries()
     try:
-        lightning.Trainer(**{**given, "logger": False, "enable_checkpointing": False})
+        lightning.Trainer(callbacks=[ModelCheckpoint()], **{"logger": False, **given})  # as :func:`fit` makes it
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
         raise refused_trainer(error, given, checker) from error

@@ -54,11 +54,8 @@ class Drafts(NamedTuple):
         return cls(steps, drafted, own["num_accepted_draft_tokens"], tuple(drafted_at), tuple(accepted_at))
 
     def within(self, tokens: int) -> Drafts:
-        """Return the counts of an answer of this many tokens, without drafts accepted after its end.
-
-        vLLM counts those too. The first token is the prompt pass's, and every step but the last adds one token.
-        """
-        accepted = min(self.accepted, max(0, tokens - self.steps))
+        """Return the counts of an answer of this many tokens, without drafts accepted after its end."""
+        accepted = client.accepted_in(tokens, self.steps, self.accepted)
         excess, kept = self.accepted - accepted, [*self.accepted_at]
         for at in reversed(range(len(kept))):  # they are the deepest ones
             kept[at] -= (taken := min(excess, kept[at]))

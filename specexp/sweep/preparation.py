@@ -78,7 +78,7 @@ def without_impossible(bench: Bench) -> tuple[Sweep, dict[str, str]]:
 def _check_ends(config: StudyConfig, sweep: Sweep, refusal: Callable[[Mapping[str, Any]], str | None]) -> None:
     """Raise ConfigError for an end of a range, or a choice, that cannot be built where another value of its key can.
 
-    An end is the lowest or highest value that can be drawn, given ``step`` and ``at_most``.
+    An end is the lowest or highest value that can be drawn, given ``at_most`` and the step of integers.
     It is tried in each composition of whole parts, with all other numbers at their lowest and at their highest.
     """
     drawn = [] if FUNCTION in sweep.space else [*branches(config, sweep)]

@@ -102,6 +102,7 @@ def test_the_learning_rate_rises_stays_and_falls_with_the_tokens():
         (["--trainer.precision", "8bit", "--dry-run"], "command line: trainer.precision: Precision '8bit'"),
         (["--trainer.devices", "0", "--dry-run"], "command line: trainer.devices: `Trainer(devices=0)`"),
         (["--trainer.max_time", "5x"], "command line: trainer.max_time: `Timer(duration='5x')`"),
+        (["--trainer.enable_checkpointing", "false", "--dry-run"], "command line: trainer.enable_checkpointing: "),
         (["--work_folder", "runs"], "work_folder is unknown"),
     ],
 )
